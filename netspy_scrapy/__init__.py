@@ -1,0 +1,1 @@
+"""netspy's crawling rules for Scrapy."""

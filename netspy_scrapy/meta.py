@@ -1,0 +1,15 @@
+"""The ``Request.meta`` keys that this package reads and writes."""
+
+from __future__ import annotations
+
+#: Seconds (float) that the request waits in the scheduler before it may go. Set it on a request
+#: of your own to delay it; retries use it. The scheduler takes it out.
+DELAY = "netspy_delay"
+#: Unix time (float) before which the request may not go; what DELAY becomes in a job directory.
+NOT_BEFORE = "netspy_not_before"
+#: Whose retry budget ``retry_times`` counts: ``[fingerprint (hex), redirects so far]``.
+RETRY_OWNER = "netspy_retry_owner"
+#: Why the answer that follows is final although its status is one to retry.
+GIVEN_UP = "netspy_given_up"
+#: netspy's ``request.url`` (as the user wrote it), where the request's own URL differs.
+GIVEN_URL = "netspy_url"

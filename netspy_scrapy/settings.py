@@ -1,0 +1,360 @@
+"""The settings of this package: read once, validated, frozen.
+
+Each feature has one dataclass with a ``from_settings`` that reads what it needs and raises
+:class:`~netspy_scrapy.exceptions.ConfigError` for a value that cannot be used.
+
+Many settings have a counterpart of Scrapy's (``SPIDER_MAX_RETRY_TIMES`` and ``RETRY_TIMES``).
+Of such a pair ours counts if the user set it, else Scrapy's if the user set that, else the
+default: netspy's for netspy spiders (which write it at priority "default"), Scrapy's otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.misc import load_object
+
+from netspy_scrapy.exceptions import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy.settings import BaseSettings
+
+_ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
+
+
+class Setting(NamedTuple):
+    """A row of the settings reference."""
+
+    default: Any
+    meaning: str
+    scrapy: str | None = None
+    """The setting of Scrapy's that it is paired with."""
+
+
+#: Every setting of this package, with the default that netspy spiders get.
+SETTINGS: dict[str, Setting] = {
+    # Which answers reach the callback
+    "CHECK_STATUS_CODE": Setting(True, "False: every answer reaches the callback"),
+    "RETRY_STATUS_CODES": Setting(
+        [429, 500, 502, 503, 504], "statuses that are fetched again", "RETRY_HTTP_CODES"
+    ),
+    "ACCEPT_STATUS_CODES": Setting(
+        [], "statuses that reach the callback, and are never retried", "HTTPERROR_ALLOWED_CODES"
+    ),
+    # Retries
+    "SPIDER_MAX_RETRY_TIMES": Setting(3, "retries after the first attempt", "RETRY_TIMES"),
+    "SPIDER_RETRY_INTERVAL": Setting(0.0, "seconds before a retry, without backoff"),
+    "RETRY_BACKOFF": Setting(
+        0.0, "seconds; the n-th retry waits base x 2^(n-1) x uniform(0.5, 1); 0: no backoff"
+    ),
+    "RETRY_AFTER_MAX": Setting(
+        60.0,
+        "seconds; cap of Retry-After and of the backoff; a longer Retry-After fails at once; "
+        "0: the header is not read",
+    ),
+    "NETSPY_RETRY_CALLBACK_ERRORS": Setting(
+        False, "retry a page whose callback raised (netspy spiders always do)"
+    ),
+    # The request filter
+    "DEDUP_FILTER": Setting(
+        "memory", 'request filter: "memory" (bloom) or "lite" (exact)', "DUPEFILTER_CLASS"
+    ),
+    "DEDUP_INITIAL_CAPACITY": Setting(1_000_000, "fingerprints the first bloom layer holds"),
+    "DEDUP_ERROR_RATE": Setting(1e-6, "share of false positives of the bloom filter"),
+    "DEDUP_MAX_LAYERS": Setting(4, "layers the bloom filter may grow to"),
+    # Concurrency and time
+    "SPIDER_THREAD_COUNT": Setting(
+        None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"
+    ),
+    "REQUEST_TIMEOUT": Setting(22.0, "seconds a download may take", "DOWNLOAD_TIMEOUT"),
+    "NETSPY_START_MAX_QUEUED": Setting(
+        10_000, "queued requests above which start() waits while the downloader is busy; 0: never"
+    ),
+    "RANDOM_USER_AGENT": Setting(True, "a browser's User-Agent on each request"),
+    # Items and sinks
+    "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
+    "BUFFER_FLUSH_INTERVAL": Setting(0.1, "seconds a row waits for its batch to fill"),
+    "NETSPY_BUFFER_MAX_BYTES": Setting(
+        64 * 1024 * 1024, "bytes of text and binary values that a sink may hold; 0: no limit"
+    ),
+    "ITEM_DEFAULT_TABLE": Setting("items", "table of plain dicts"),
+    "ITEM_FILTER_ENABLE": Setting(True, "skip items whose fingerprint was stored in this run"),
+    "CSV_OUTPUT_DIR": Setting(".", "folder of CsvPipeline's files"),
+    "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
+    "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
+    "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
+    "DUMP_UNFINISHED_ON_EXIT": Setting(
+        True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
+    ),
+    "RUN_SUMMARY_ENABLE": Setting(True, "print the run summary"),
+}
+
+#: netspy's settings that nothing here reads yet: named when a user sets them.
+UNSUPPORTED: frozenset[str] = frozenset(
+    {
+        "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT", "CIRCUIT_COOLDOWN", "CIRCUIT_FAILURE_THRESHOLD",
+        "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
+        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
+        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "MAX_RESPONSE_SIZE",
+        "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
+        "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
+        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
+        "ROBOTS_CACHE_TTL", "ROBOTS_OBEY", "ROBOTS_USER_AGENT", "RUN_ID", "SPIDER_KEEP_ALIVE",
+        "SPIDER_MAX_RUNTIME", "SPIDER_TASK_LEASE", "USE_SESSION", "WARNING_ENABLE",
+        "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
+        "WEBDRIVER",
+    }
+)  # fmt: skip
+
+
+def user_set(settings: BaseSettings, name: str) -> bool:
+    """Tell whether project, spider or command line gave *name* a value."""
+    return (settings.getpriority(name) or 0) > _ADDON_PRIORITY
+
+
+def deciding(settings: BaseSettings, name: str) -> str:
+    """Return which setting of a pair counts: *name* or its counterpart in Scrapy."""
+    theirs = SETTINGS[name].scrapy
+    if theirs is None or user_set(settings, name):
+        return name
+    if user_set(settings, theirs):
+        return theirs
+    return name if settings.getpriority(name) is not None else theirs
+
+
+# Reading one value -----------------------------------------------------------------------------
+def _get(settings: BaseSettings, name: str) -> Any:
+    if settings.getpriority(name) is None and name in SETTINGS:
+        return SETTINGS[name].default
+    return settings.get(name)
+
+
+def read_bool(settings: BaseSettings, name: str) -> bool:
+    """Read *name* as a bool: True, False, 1, 0, or the same words as text."""
+    value = _get(settings, name)
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word in {"true", "1", "yes", "on"}:
+            return True
+        if word in {"false", "0", "no", "off", ""}:
+            return False
+    elif value in (True, False):
+        return bool(value)
+    raise ConfigError(name, value, "True or False")
+
+
+def read_number(settings: BaseSettings, name: str, *, unit: str, minimum: float = 0.0) -> float:
+    """Read *name* as a finite number not below *minimum*."""
+    value = _get(settings, name)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < minimum:
+        raise ConfigError(name, value, f"a number of {unit}, {minimum:g} or more")
+    return number
+
+
+def read_int(settings: BaseSettings, name: str, *, minimum: int = 0) -> int:
+    """Read *name* as a whole number not below *minimum*."""
+    value = _get(settings, name)
+    try:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise TypeError
+        number = int(value)
+    except (TypeError, ValueError):
+        number = minimum - 1
+    if number < minimum:
+        raise ConfigError(name, value, f"a whole number, {minimum} or more")
+    return number
+
+
+def read_text(settings: BaseSettings, name: str) -> str:
+    """Read *name* as text that is not empty."""
+    value = _get(settings, name)
+    text = str(value) if value is not None else ""
+    if not text or isinstance(value, (bool, int, float, list, dict)):
+        raise ConfigError(name, value, "a text that is not empty")
+    return text
+
+
+def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
+    """Read *name* as a set of HTTP statuses: a list, or text with commas."""
+    value = _get(settings, name)
+    allowed = "a list of HTTP statuses (100 to 999)"
+    if value is None:
+        return frozenset()
+    items: Iterable[Any]
+    if isinstance(value, str):
+        items = [part for part in value.strip("[] ").split(",") if part.strip()]
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        items = value
+    else:
+        raise ConfigError(name, value, allowed)
+    codes = set()
+    for item in items:
+        try:
+            code = int(item)
+        except (TypeError, ValueError):
+            raise ConfigError(name, value, allowed) from None
+        if isinstance(item, bool) or not 100 <= code <= 999:  # noqa: PLR2004
+            raise ConfigError(name, value, allowed)
+        codes.add(code)
+    return frozenset(codes)
+
+
+# A dataclass per feature -----------------------------------------------------------------------
+@dataclass(frozen=True)
+class StatusSettings:
+    """Which statuses are accepted, retried, refused."""
+
+    check: bool
+    accept_codes: frozenset[int]
+    """Reach the callback and are never retried (ACCEPT_STATUS_CODES)."""
+    retry_codes: frozenset[int]
+    allowed_codes: frozenset[int]
+    """Reach the callback once retries are over (HTTPERROR_ALLOWED_CODES)."""
+    allow_all: bool
+    """Every status does (HTTPERROR_ALLOW_ALL)."""
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> StatusSettings:
+        """Read the status policy of a crawl."""
+        accepting = deciding(settings, "ACCEPT_STATUS_CODES")
+        accept = read_codes(settings, accepting)
+        retrying = deciding(settings, "RETRY_STATUS_CODES")
+        retry = read_codes(settings, retrying)
+        if retrying == "RETRY_STATUS_CODES":
+            retry = frozenset(code for code in retry if not is_success(code))
+        ours = accepting == "ACCEPT_STATUS_CODES"
+        return cls(
+            check=read_bool(settings, "CHECK_STATUS_CODE"),
+            accept_codes=accept if ours else frozenset(),
+            retry_codes=retry,
+            allowed_codes=accept,
+            allow_all=settings.getbool("HTTPERROR_ALLOW_ALL"),
+        )
+
+
+def is_success(status: int) -> bool:
+    """Tell whether *status* is a 2xx or 3xx, which the callback gets by default."""
+    return 200 <= status < 400  # noqa: PLR2004
+
+
+@dataclass(frozen=True)
+class RetrySettings:
+    """How often a page is fetched again, and after how long."""
+
+    enabled: bool
+    times: int
+    interval: float
+    backoff: float
+    retry_after_max: float
+    callback_errors: bool
+    priority_adjust: int
+    exceptions: tuple[type[BaseException], ...] = field(repr=False)
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> RetrySettings:
+        """Read the retry policy of a crawl."""
+        return cls(
+            enabled=settings.getbool("RETRY_ENABLED"),
+            times=read_int(settings, deciding(settings, "SPIDER_MAX_RETRY_TIMES")),
+            interval=read_number(settings, "SPIDER_RETRY_INTERVAL", unit="seconds"),
+            backoff=read_number(settings, "RETRY_BACKOFF", unit="seconds"),
+            retry_after_max=read_number(settings, "RETRY_AFTER_MAX", unit="seconds"),
+            callback_errors=read_bool(settings, "NETSPY_RETRY_CALLBACK_ERRORS"),
+            priority_adjust=settings.getint("RETRY_PRIORITY_ADJUST"),
+            exceptions=tuple(
+                load_object(one) if isinstance(one, str) else one
+                for one in settings.getlist("RETRY_EXCEPTIONS")
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class DedupSettings:
+    """The filters of requests and of items."""
+
+    kind: str
+    capacity: int
+    error_rate: float
+    max_layers: int
+    items: bool
+    """Whether items are filtered (ITEM_FILTER_ENABLE)."""
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> DedupSettings:
+        """Read the filters of a crawl."""
+        kind = str(_get(settings, "DEDUP_FILTER"))
+        if kind not in ("memory", "lite"):
+            raise ConfigError("DEDUP_FILTER", kind, '"memory" or "lite"')
+        rate = read_number(settings, "DEDUP_ERROR_RATE", unit="false positives in one")
+        if not 0 < rate < 1:
+            raise ConfigError("DEDUP_ERROR_RATE", rate, "a share between 0 and 1")
+        # Only netspy spiders filter items unasked: they write the default into the settings.
+        filtered = settings.getpriority("ITEM_FILTER_ENABLE") is not None
+        return cls(
+            kind=kind,
+            capacity=read_int(settings, "DEDUP_INITIAL_CAPACITY", minimum=1),
+            error_rate=rate,
+            max_layers=read_int(settings, "DEDUP_MAX_LAYERS", minimum=1),
+            items=filtered and read_bool(settings, "ITEM_FILTER_ENABLE"),
+        )
+
+
+@dataclass(frozen=True)
+class SinkSettings:
+    """Batches of the sinks."""
+
+    batch_size: int
+    flush_interval: float
+    max_bytes: int
+    default_table: str
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> SinkSettings:
+        """Read what all sinks share."""
+        return cls(
+            batch_size=read_int(settings, "ITEM_MAX_CACHED_COUNT", minimum=1),
+            flush_interval=read_number(settings, "BUFFER_FLUSH_INTERVAL", unit="seconds"),
+            max_bytes=read_int(settings, "NETSPY_BUFFER_MAX_BYTES"),
+            default_table=read_text(settings, "ITEM_DEFAULT_TABLE"),
+        )
+
+
+@dataclass(frozen=True)
+class DumpSettings:
+    """Where what could not be stored or fetched is written."""
+
+    item_path: str
+    request_path: str
+    unfinished: bool
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> DumpSettings:
+        """Read the dump files of a crawl."""
+        return cls(
+            item_path=read_text(settings, "FAILED_ITEM_PATH"),
+            request_path=read_text(settings, "FAILED_REQUEST_PATH"),
+            unfinished=read_bool(settings, "DUMP_UNFINISHED_ON_EXIT"),
+        )
+
+
+@dataclass(frozen=True)
+class PaceSettings:
+    """How far start() and endless callbacks may run ahead."""
+
+    max_queued: int
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> PaceSettings:
+        """Read the bound of the queue."""
+        return cls(max_queued=read_int(settings, "NETSPY_START_MAX_QUEUED"))

@@ -1,0 +1,34 @@
+"""The keys under which this package counts, in Scrapy's stats.
+
+A key is public. ``{...}`` parts are filled with a cause, a sink's class name or a table.
+"""
+
+from __future__ import annotations
+
+#: Retries by cause: an HTTP status, or the name of an exception.
+RETRIES = "netspy/retries"
+RETRIES_BY_CAUSE = "netspy/retries/{cause}"
+#: Requests that failed for good, by cause.
+FAILURES = "netspy/failures"
+FAILURES_BY_CAUSE = "netspy/failures/{cause}"
+#: Requests given up on purpose, by cause; neither failures nor dumped.
+DROPS = "netspy/drops"
+DROPS_BY_CAUSE = "netspy/drops/{cause}"
+#: Requests still queued when the crawl stopped, written to FAILED_REQUEST_PATH.
+UNFINISHED_DUMPED = "netspy/requests/unfinished_dumped"
+#: Lines written to FAILED_REQUEST_PATH (unfinished ones included).
+REQUESTS_DUMPED = "netspy/requests/dumped"
+#: Requests that could be neither queued nor dumped, or whose dump line could not be written.
+REQUESTS_LOST = "netspy/requests/lost"
+#: Requests whose retry waited in the scheduler, and the longest wait in seconds.
+REQUESTS_DELAYED = "netspy/requests/delayed"
+#: Items that were admitted to the sinks, skipped as duplicates, or refused before any sink.
+ITEMS = "netspy/items"
+ITEMS_DUPLICATE = "netspy/items/duplicate"
+ITEMS_REFUSED = "netspy/items/refused"
+#: Rows per sink: stored, refused (dumped for a reason of their own), dumped in all, lost.
+ROWS_STORED = "netspy/rows/{sink}/stored"
+ROWS_REFUSED = "netspy/rows/{sink}/refused"
+ROWS_DUMPED = "netspy/rows/{sink}/dumped"
+ROWS_LOST = "netspy/rows/{sink}/lost"
+BATCHES = "netspy/rows/{sink}/batches"
