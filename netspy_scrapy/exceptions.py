@@ -12,6 +12,7 @@
     ├── DumpError              a dump file cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
+    │   └── HookError          a spider's download_midware raised
     ├── ResponseError
     │   └── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
     ├── ValidationError        raised by users in ``validate``: fetch the page again
@@ -75,6 +76,10 @@ class SinkFailedError(NetspyError):
 
 class SpiderError(NetspyError):
     """A spider cannot be run as asked."""
+
+
+class HookError(SpiderError):
+    """A spider's ``download_midware`` raised: the request is tried again."""
 
 
 class ResponseError(NetspyError):

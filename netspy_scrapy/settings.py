@@ -5,7 +5,7 @@ Each feature has one dataclass with a ``from_settings`` that reads what it needs
 
 Many settings have a counterpart of Scrapy's (``SPIDER_MAX_RETRY_TIMES`` and ``RETRY_TIMES``).
 Of such a pair ours counts if the user set it, else Scrapy's if the user set that, else the
-default: netspy's for netspy spiders (which write it at priority "default"), Scrapy's otherwise.
+default: netspy's for netspy spiders (which write it at a low priority), Scrapy's otherwise.
 """
 
 from __future__ import annotations
@@ -72,9 +72,18 @@ SETTINGS: dict[str, Setting] = {
         None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"
     ),
     "REQUEST_TIMEOUT": Setting(22.0, "seconds a download may take", "DOWNLOAD_TIMEOUT"),
+    "SPIDER_MAX_RUNTIME": Setting(
+        None, "seconds after which the crawl is closed; 0: never", "CLOSESPIDER_TIMEOUT"
+    ),
+    "ROBOTS_OBEY": Setting(None, "obey robots.txt", "ROBOTSTXT_OBEY"),
+    "ROBOTS_USER_AGENT": Setting(None, "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
+    "MAX_RESPONSE_SIZE": Setting(
+        32 * 1024 * 1024, "bytes of a body; 0: no limit", "DOWNLOAD_MAXSIZE"
+    ),
     "NETSPY_START_MAX_QUEUED": Setting(
         10_000, "queued requests above which start() waits while the downloader is busy; 0: never"
     ),
+    "USE_SESSION": Setting(False, "netspy spiders: requests share their cookies"),
     "RANDOM_USER_AGENT": Setting(True, "a browser's User-Agent on each request"),
     # Items and sinks
     "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
@@ -100,12 +109,12 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT", "CIRCUIT_COOLDOWN", "CIRCUIT_FAILURE_THRESHOLD",
         "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "MAX_RESPONSE_SIZE",
+        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
         "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
         "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
-        "ROBOTS_CACHE_TTL", "ROBOTS_OBEY", "ROBOTS_USER_AGENT", "RUN_ID", "SPIDER_KEEP_ALIVE",
-        "SPIDER_MAX_RUNTIME", "SPIDER_TASK_LEASE", "USE_SESSION", "WARNING_ENABLE",
+        "ROBOTS_CACHE_TTL", "RUN_ID", "SPIDER_KEEP_ALIVE",
+        "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
         "WEBDRIVER",
     }

@@ -32,3 +32,5 @@ ROWS_REFUSED = "netspy/rows/{sink}/refused"
 ROWS_DUMPED = "netspy/rows/{sink}/dumped"
 ROWS_LOST = "netspy/rows/{sink}/lost"
 BATCHES = "netspy/rows/{sink}/batches"
+#: Fingerprints of requests that could not be written to the job directory.
+FILTER_DEGRADED = "netspy/filter/degraded"

@@ -1,0 +1,201 @@
+"""The only module that touches what Scrapy keeps private, tested against each Scrapy version."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from scrapy import Request, signals
+from scrapy.utils.misc import build_from_crawler, load_object
+from scrapy.utils.reactor import install_reactor, is_reactor_installed
+
+from netspy_scrapy.exceptions import SpiderError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from scrapy.core.engine import ExecutionEngine
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+
+_ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+RequestT = TypeVar("RequestT", bound=Request)
+
+
+def engine_of(crawler: Crawler) -> ExecutionEngine | None:
+    """Return the engine, or None before the crawl has one.
+
+    ``crawler.engine`` raises RuntimeError there from Scrapy 2.19 on, and is None before.
+    """
+    try:
+        return crawler.engine
+    except RuntimeError:
+        return None
+
+
+def wake(crawler: Crawler) -> None:
+    """Make the engine ask the scheduler for a request in this turn of the loop."""
+    slot = _slot(crawler)
+    if slot is not None and slot.closing is None:
+        slot.nextcall.schedule()
+
+
+def is_closing(crawler: Crawler) -> bool:
+    """Tell whether the spider is being closed, or is gone."""
+    slot = _slot(crawler)
+    return slot is None or slot.closing is not None
+
+
+def downloader_is_busy(crawler: Crawler) -> bool:
+    """Tell whether every download slot is taken."""
+    engine = engine_of(crawler)
+    return engine is not None and bool(engine.downloader.needs_backout())
+
+
+def queued(crawler: Crawler) -> int:
+    """Return how many requests wait in the scheduler for nothing but a free slot.
+
+    0 for a scheduler that does not say.
+    """
+    slot = _slot(crawler)
+    if slot is None:
+        return 0
+    ready = getattr(slot.scheduler, "ready", None)
+    return int(ready) if ready is not None else _length(slot.scheduler)
+
+
+def _length(scheduler: Any) -> int:
+    try:
+        return len(scheduler)
+    except TypeError:
+        return 0
+
+
+def item_pipelines(crawler: Crawler) -> tuple[Any, ...]:
+    """Return the item pipelines in their order; nothing where another ITEM_PROCESSOR keeps none."""
+    engine = engine_of(crawler)
+    if engine is None:
+        return ()
+    return tuple(getattr(engine.scraper.itemproc, "middlewares", ()))
+
+
+def close_spider(crawler: Crawler, reason: str) -> None:
+    """Close the spider soon, with *reason* as the finish reason."""
+    engine = engine_of(crawler)
+    if engine is None or is_closing(crawler):
+        return
+    keep(crawler, engine.close_spider_async(reason=reason))
+
+
+def fail_exit(crawler: Crawler) -> None:
+    """Make ``scrapy crawl`` and ``scrapy runspider`` end with status 1.
+
+    They do so for a crawler that has no spider once it is done, which is how Scrapy notices a
+    crawl that could not start; no signal or setting reaches the exit status.
+    """
+
+    def forget_spider() -> None:
+        crawler.spider = None
+
+    crawler.signals.connect(forget_spider, signals.engine_stopped, weak=False)
+
+
+def _slot(crawler: Crawler) -> Any:
+    engine = engine_of(crawler)
+    return None if engine is None else engine._slot  # noqa: SLF001
+
+
+def set_url(request: Request, url: str) -> None:
+    """Change the URL of a request in place (``download_midware``); Scrapy knows only copies."""
+    request._set_url(url)  # noqa: SLF001
+
+
+def set_body(request: Request, body: bytes) -> None:
+    """Change the body of a request in place."""
+    request._set_body(body)  # noqa: SLF001
+
+
+def shallow_copy(request: RequestT) -> RequestT:
+    """Return a copy that shares meta, headers and everything else with *request*.
+
+    ``Request.copy()`` runs the constructor, which costs ten times as much.
+    """
+    cls = type(request)
+    other = cls.__new__(cls)
+    for base in cls.__mro__:
+        for slot in base.__dict__.get("__slots__", ()):
+            if slot != "__weakref__" and hasattr(request, slot):
+                setattr(other, slot, getattr(request, slot))
+    other.__dict__.update(request.__dict__)
+    return other
+
+
+def keep(crawler: Crawler, coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Run a coroutine beside the crawl; the loop itself keeps only a weak reference."""
+    tasks = crawler.__dict__.setdefault("_netspy_tasks", set())
+    task = asyncio.ensure_future(coroutine)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+def become(request: RequestT, other: RequestT) -> None:
+    """Give *request* the whole state of *other*: the engine knows it by its identity."""
+    for base in type(request).__mro__:
+        for slot in base.__dict__.get("__slots__", ()):
+            if slot != "__weakref__" and hasattr(other, slot):
+                setattr(request, slot, getattr(other, slot))
+    request.__dict__.clear()
+    request.__dict__.update(other.__dict__)
+
+
+def reactor_loop(settings: BaseSettings) -> asyncio.AbstractEventLoop:
+    """Return the loop of the asyncio reactor, which is installed and started if there is none.
+
+    The reactor counts as running from then on; it does its work whenever the loop runs. Its
+    threads (DNS look-ups) end with the process.
+    """
+    if not is_reactor_installed():
+        install_reactor(_ASYNCIO_REACTOR, settings["ASYNCIO_EVENT_LOOP"])
+    from twisted.internet import reactor as installed  # noqa: PLC0415 - importing it installs one
+
+    reactor: Any = installed
+    loop = getattr(reactor, "_asyncioEventloop", None)
+    if loop is None:
+        raise SpiderError(
+            f"{type(reactor).__name__} is installed as the reactor of this process: "
+            "start() needs Twisted's AsyncioSelectorReactor, or none"
+        )
+    if not loop.is_running() and not getattr(reactor, "_started", False):
+        pool = reactor.getThreadPool()
+        pool.threadFactory = functools.partial(threading.Thread, daemon=True)
+        reactor.startRunning(installSignalHandlers=False)
+    return cast("asyncio.AbstractEventLoop", loop)
+
+
+def install_resolver(crawler: Crawler) -> None:
+    """Let the reactor look up names as the settings say, as Scrapy's process does at its start."""
+    from twisted.internet import reactor as installed  # noqa: PLC0415
+
+    reactor: Any = installed
+    settings = crawler.settings
+    path = settings.get("TWISTED_DNS_RESOLVER") or settings["DNS_RESOLVER"]
+    build: Any = build_from_crawler  # typed for components that take a crawler alone
+    resolver = build(load_object(path), crawler, reactor=reactor)
+    resolver.install_on_reactor()
+    threads = settings.getint("REACTOR_THREADPOOL_MAXSIZE")
+    reactor.getThreadPool().adjustPoolsize(maxthreads=threads)
+
+
+def shutdown_handlers() -> dict[int, Any]:
+    """Return the handlers of the signals that end a process."""
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+def restore_handlers(handlers: dict[int, Any]) -> None:
+    """Put back what :func:`shutdown_handlers` returned."""
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

@@ -1,0 +1,289 @@
+"""The add-on: the one place that knows which component goes where."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from scrapy.downloadermiddlewares.retry import RetryMiddleware
+from scrapy.pipelines.media import MediaPipeline
+from scrapy.settings import SETTINGS_PRIORITIES, default_settings
+from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
+from scrapy.utils.misc import load_object
+
+from netspy_scrapy.dedup.request_filter import RequestFilter
+from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
+from netspy_scrapy.downloadermiddlewares.failure import FinalFailureMiddleware
+from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
+from netspy_scrapy.exceptions import ConfigError, HookError
+from netspy_scrapy.extensions.summary import RunSummary
+from netspy_scrapy.pipelines.base import BasePipeline
+from netspy_scrapy.pipelines.intake import IntakePipeline
+from netspy_scrapy.scheduling.scheduler import Scheduler
+from netspy_scrapy.settings import (
+    SETTINGS,
+    UNSUPPORTED,
+    DedupSettings,
+    DumpSettings,
+    PaceSettings,
+    RetrySettings,
+    SinkSettings,
+    StatusSettings,
+    deciding,
+    read_codes,
+    read_int,
+    read_number,
+    user_set,
+)
+from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
+from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
+from netspy_scrapy.spiders.air import AirSpider
+from netspy_scrapy.spiders.setup import pipelines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+_ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+#: Next to the engine: the last to see a download that failed.
+_FAILURE_ORDER = 1
+#: Before Scrapy's own middlewares, which fill in headers and cookies.
+_FACADE_ORDER = 50
+_RETRY_ORDER = 550
+#: Next to the engine: it decides before other spider middlewares see an answer.
+_OUTCOME_ORDER = 50
+#: Next to the engine: it sees what all others made of start().
+_START_ORDER = 10
+_SUMMARY_ORDER = 0
+_INTAKE_ORDER = 1
+
+#: Tasks that Scrapy starts for each response; 100 of them cost a third of the pages per second.
+_CONCURRENT_ITEMS = 4
+
+#: Settings whose value Scrapy's own component needs under Scrapy's name.
+_MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
+             "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE", "SPIDER_MAX_RUNTIME")  # fmt: skip
+
+
+class Addon:
+    """Installs netspy's rules in a Scrapy project: ``ADDONS = {"netspy_scrapy.Addon": 500}``.
+
+    What the project, the spider or the command line set stays; what thereby does not work, and
+    settings that contradict each other, are named in one warning at the start. Settings that
+    cannot be used raise :class:`~netspy_scrapy.exceptions.ConfigError`.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._notes: list[str] = []
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the add-on."""
+        return cls(crawler)
+
+    def update_settings(self, settings: BaseSettings) -> None:
+        """Put the components in their places."""
+        self._note_names(settings)
+        self._note_contradictions(settings)
+        self._check(settings)
+        self._mirror(settings)
+        self._install_middlewares(settings)
+        self._install_scheduler(settings)
+        self._install_pipelines(settings)
+        self._install_extensions(settings)
+        for note in self._notes:
+            logger.warning(note, extra={"crawler": self._crawler})
+
+    # Components ----------------------------------------------------------------------------------
+    def _install_middlewares(self, settings: BaseSettings) -> None:
+        name = "DOWNLOADER_MIDDLEWARES"
+        if not _replace(settings, name, RetryMiddleware, StatusPolicyMiddleware, _RETRY_ORDER):
+            self._notes.append(
+                "RetryMiddleware is switched off in DOWNLOADER_MIDDLEWARES: StatusPolicyMiddleware "
+                "is not installed, so RETRY_STATUS_CODES, Retry-After and RETRY_BACKOFF do nothing"
+            )
+        _add(settings, name, FinalFailureMiddleware, _FAILURE_ORDER)
+        if issubclass(self._crawler.spidercls, AirSpider):
+            _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
+        name = "SPIDER_MIDDLEWARES"
+        if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
+            self._notes.append(
+                "HttpErrorMiddleware is switched off in SPIDER_MIDDLEWARES: OutcomeMiddleware is "
+                "not installed, so every answer reaches the callback and failures are not dumped"
+            )
+        _add(settings, name, StartPaceMiddleware, _START_ORDER)
+
+    def _install_scheduler(self, settings: BaseSettings) -> None:
+        if user_set(settings, "SCHEDULER"):
+            if not _is_ours(settings["SCHEDULER"], Scheduler):
+                self._notes.append(
+                    f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
+                    "(Retry-After, backoff, netspy_delay) wait in a download slot, and what is "
+                    "queued at a stop is not dumped"
+                )
+        else:
+            settings.set("SCHEDULER", Scheduler, "addon")
+        if user_set(settings, "DUPEFILTER_CLASS"):
+            if user_set(settings, "DEDUP_FILTER"):
+                self._notes.append(
+                    f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}: DEDUP_FILTER does "
+                    "nothing"
+                )
+        elif settings.getpriority("DEDUP_FILTER") is not None:
+            settings.set("DUPEFILTER_CLASS", RequestFilter, "addon")
+
+    def _install_pipelines(self, settings: BaseSettings) -> None:
+        priority = settings.getpriority("ITEM_PIPELINES") or 0
+        chosen = pipelines(settings.getdict("ITEM_PIPELINES"))
+        settings.set("ITEM_PIPELINES", chosen, priority)
+        classes = [load_object(one) for one, order in chosen.items() if order is not None]
+        if issubclass(self._crawler.spidercls, AirSpider) and not any(
+            isinstance(one, type) and issubclass(one, BasePipeline) for one in classes
+        ):
+            # Nothing else would look at item.pipelines.
+            _add(settings, "ITEM_PIPELINES", IntakePipeline, _INTAKE_ORDER)
+        if not user_set(settings, "CONCURRENT_ITEMS") and not any(map(_may_wait, classes)):
+            settings.set("CONCURRENT_ITEMS", _CONCURRENT_ITEMS, "addon")
+
+    def _install_extensions(self, settings: BaseSettings) -> None:
+        if settings.getbool("RUN_SUMMARY_ENABLE", True):
+            _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
+
+    # Values --------------------------------------------------------------------------------------
+    def _check(self, settings: BaseSettings) -> None:
+        """Raise ConfigError for a value that cannot be used, before anything starts."""
+        reactor = settings["TWISTED_REACTOR"]
+        if settings.getbool("TWISTED_REACTOR_ENABLED", True) and reactor not in {
+            None, "", _ASYNCIO_REACTOR
+        }:  # fmt: skip
+            raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
+        for feature in (
+            StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings
+        ):  # fmt: skip
+            feature.from_settings(settings)
+        if user_set(settings, "SPIDER_THREAD_COUNT"):
+            read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
+        if settings.getpriority("REQUEST_TIMEOUT") is not None:
+            read_number(settings, "REQUEST_TIMEOUT", unit="seconds")
+
+    def _mirror(self, settings: BaseSettings) -> None:
+        """Write values that are ours under the name that Scrapy's component reads."""
+        for name in _MIRRORED:
+            theirs = SETTINGS[name].scrapy
+            assert theirs is not None
+            if deciding(settings, name) == name and settings.getpriority(name) is not None:
+                priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
+                settings.set(theirs, settings[name], priority)
+        exceptions = list(settings.getlist("RETRY_EXCEPTIONS"))
+        if HookError not in exceptions and issubclass(self._crawler.spidercls, AirSpider):
+            priority = max(
+                settings.getpriority("RETRY_EXCEPTIONS") or 0, SETTINGS_PRIORITIES["addon"]
+            )
+            settings.set("RETRY_EXCEPTIONS", [*exceptions, HookError], priority)
+        if settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 0:
+            # 0 means no limit; Scrapy would never send anything.
+            settings.set(
+                "CONCURRENT_REQUESTS_PER_DOMAIN",
+                max(1, settings.getint("CONCURRENT_REQUESTS")),
+                max(
+                    settings.getpriority("CONCURRENT_REQUESTS_PER_DOMAIN") or 0,
+                    SETTINGS_PRIORITIES["addon"],
+                ),
+            )
+
+    # What is worth a warning ---------------------------------------------------------------------
+    def _note_contradictions(self, settings: BaseSettings) -> None:
+        for name, setting in SETTINGS.items():
+            theirs = setting.scrapy
+            if theirs is None or not (user_set(settings, name) and user_set(settings, theirs)):
+                continue
+            if name == "DEDUP_FILTER" or _same(settings, name, theirs):
+                continue
+            self._notes.append(
+                f"{name} = {settings[name]!r} and {theirs} = {settings[theirs]!r} contradict each "
+                f"other: {name} counts"
+            )
+        never = sorted(
+            code
+            for code in _codes(settings, "RETRY_STATUS_CODES")
+            if 200 <= code < 400  # noqa: PLR2004
+        )
+        if user_set(settings, "RETRY_STATUS_CODES") and never:
+            self._notes.append(
+                f"RETRY_STATUS_CODES lists {', '.join(map(str, never))}: 2xx and 3xx are never "
+                "retried"
+            )
+
+    def _note_names(self, settings: BaseSettings) -> None:
+        known = SETTINGS.keys() | UNSUPPORTED
+        for name in settings:
+            if not isinstance(name, str) or not user_set(settings, name):
+                continue
+            if name in UNSUPPORTED:
+                self._notes.append(f"{name} is a setting of netspy that does nothing here")
+            elif name not in known and not hasattr(default_settings, name):
+                near = get_close_matches(name, known, n=1, cutoff=0.88)
+                if near:
+                    self._notes.append(
+                        f"{name} is no setting of netspy_scrapy or Scrapy: did you mean {near[0]}?"
+                    )
+
+
+def _add(settings: BaseSettings, name: str, cls: type, order: int) -> None:
+    settings.setdefault_in_component_priority_dict(name, cls, order)
+
+
+def _replace(settings: BaseSettings, name: str, old: type, new: type, order: int) -> bool:
+    """Put *new* where *old* is in a component list; False: the project switched *old* off."""
+    chosen = settings.getdict(name)
+    places = {one: place for one, place in chosen.items() if _is_ours(one, old)}
+    if places:
+        place = next(iter(places.values()))
+        if place is None:
+            return False
+        order = place
+    base = settings.getdict(f"{name}_BASE")
+    order = next((place for one, place in base.items() if _is_ours(one, old) and not places), order)
+    kept = {one: place for one, place in chosen.items() if one not in places}
+    chosen = {**kept, old: None, new: order}
+    settings.set(name, chosen, settings.getpriority(name) or 0)
+    return True
+
+
+def _is_ours(one: Any, cls: type) -> bool:
+    try:
+        return load_object(one) is cls
+    except (ImportError, NameError, ValueError):
+        return False
+
+
+def _name(one: Any) -> str:
+    return one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}"
+
+
+def _may_wait(pipeline: Any) -> bool:
+    """Tell whether a pipeline awaits per item, so that few tasks at once would slow it down."""
+    if isinstance(pipeline, type) and issubclass(pipeline, MediaPipeline):
+        return True
+    process = getattr(pipeline, "process_item", None)
+    return inspect.iscoroutinefunction(process) or inspect.isasyncgenfunction(process)
+
+
+def _same(settings: BaseSettings, name: str, theirs: str) -> bool:
+    if name.endswith("_CODES"):
+        return _codes(settings, name) == _codes(settings, theirs)
+    ours, other = settings[name], settings[theirs]
+    return bool(ours == other or str(ours) == str(other))
+
+
+def _codes(settings: BaseSettings, name: str) -> Iterable[int]:
+    return read_codes(settings, name)

@@ -1,0 +1,141 @@
+"""What the parts of one crawl share."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from scrapy import signals
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy.dedup.item_filter import ItemFilter
+from netspy_scrapy.dumps.items import ItemDump
+from netspy_scrapy.dumps.requests import RequestDump
+from netspy_scrapy.failures import Failures
+from netspy_scrapy.pipelines.batcher import Batcher
+from netspy_scrapy.pipelines.intake import Intake
+from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+
+    from netspy_scrapy.pipelines.batcher import Storage
+
+logger = logging.getLogger(__name__)
+
+_ATTRIBUTE = "_netspy_context"
+
+
+class CrawlContext:
+    """The objects that several parts of a crawl use, made when the first part asks.
+
+    One per crawler, so two crawls in a process never meet; any part works without the others.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.sink_failed = False
+        """Whether rows could be neither stored nor dumped."""
+        self.from_scheduler: WeakSet[Request] = WeakSet()
+        """Requests that our scheduler handed out, and so takes back when they must wait."""
+        self.has_scheduler = False
+        """Whether the crawl's scheduler is ours."""
+
+    def owns(self, request: Request) -> bool:
+        """Tell whether the crawl answers for *request*, rather than the code that awaits it."""
+        return not self.has_scheduler or request in self.from_scheduler
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> CrawlContext:
+        """Return the context of *crawler*."""
+        context: CrawlContext | None = crawler.__dict__.get(_ATTRIBUTE)
+        if context is None:
+            context = cls(crawler)
+            crawler.__dict__[_ATTRIBUTE] = context
+        return context
+
+    @property
+    def stats(self) -> StatsCollector:
+        """The crawl's stats."""
+        stats = self.crawler.stats
+        assert stats is not None
+        return stats
+
+    @property
+    def spider_name(self) -> str:
+        """The spider's name, as dump lines give it."""
+        return str(getattr(self.crawler.spider or self.crawler.spidercls, "name", ""))
+
+    @cached_property
+    def retry_settings(self) -> RetrySettings:
+        """The retry policy."""
+        return RetrySettings.from_settings(self.crawler.settings)
+
+    @cached_property
+    def dump_settings(self) -> DumpSettings:
+        """The dump files."""
+        return DumpSettings.from_settings(self.crawler.settings)
+
+    @cached_property
+    def sink_settings(self) -> SinkSettings:
+        """What all sinks share."""
+        return SinkSettings.from_settings(self.crawler.settings)
+
+    @cached_property
+    def item_dump(self) -> ItemDump:
+        """Where rows go that could not be stored."""
+        return ItemDump(self.dump_settings.item_path, self.spider_name)
+
+    @cached_property
+    def request_dump(self) -> RequestDump:
+        """Where requests go that failed for good, or were not done at a stop."""
+        dump = RequestDump(self.dump_settings.request_path, self.crawler)
+        self.crawler.signals.connect(dump.close, signals.spider_closed, weak=False)
+        return dump
+
+    @cached_property
+    def failures(self) -> Failures:
+        """The one place that counts and dumps what failed or was dropped."""
+        return Failures(self)
+
+    @cached_property
+    def intake(self) -> Intake:
+        """What happens to an item before the first sink."""
+        dedup = DedupSettings.from_settings(self.crawler.settings)
+        return Intake(
+            self.crawler,
+            self.sink_settings,
+            ItemFilter.from_crawler(self.crawler) if dedup.items else None,
+        )
+
+    def new_batcher(
+        self, sink: Storage, name: str, path: str, opener: Callable[[], Any] | None = None
+    ) -> Batcher:
+        """Make the batches of one sink."""
+        return Batcher(
+            sink,
+            name=name,
+            path=path,
+            settings=self.sink_settings,
+            dump=self.item_dump,
+            stats=self.stats,
+            on_stuck=self._on_stuck,
+            opener=opener,
+        )
+
+    def _on_stuck(self) -> None:
+        if not self.sink_failed:
+            self.sink_failed = True
+            logger.error(
+                "Rows can be neither stored nor dumped: the crawl stops. What is held is tried "
+                "once more at the end",
+                extra={"spider": self.crawler.spider},
+            )
+            _scrapy.fail_exit(self.crawler)
+            _scrapy.close_spider(self.crawler, "sink_failed")

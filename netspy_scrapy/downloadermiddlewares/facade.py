@@ -1,0 +1,152 @@
+"""What netspy does to each attempt of a request."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
+from scrapy.exceptions import IgnoreRequest, NotConfigured
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy.exceptions import HookError
+from netspy_scrapy.http.request import Request
+from netspy_scrapy.settings import read_bool, user_set
+from netspy_scrapy.spiders.air import AirSpider
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    import scrapy
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+#: Desktop browsers, as RANDOM_USER_AGENT sends them.
+_CHROME = "AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36"
+USER_AGENTS = (
+    f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {_CHROME}",
+    f"Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) {_CHROME}",
+    f"Mozilla/5.0 (X11; Linux x86_64) {_CHROME}",
+    f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {_CHROME} Edg/131.0.0.0",
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:133.0) Gecko/20100101 Firefox/133.0",
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15; rv:133.0) Gecko/20100101 Firefox/133.0",
+)
+
+_JAR = "cookiejar"
+_OWN_JAR = "netspy-"
+
+
+class FacadeMiddleware:
+    """Calls ``download_midware``, draws a User-Agent, keeps the cookies of requests apart.
+
+    Without USE_SESSION each request has cookies of its own, which live through its redirects and
+    end with it; ``use_session=True`` on a request, or the setting, shares Scrapy's jar. A
+    User-Agent that the request or the project gives is kept.
+
+    Settings: RANDOM_USER_AGENT, USE_SESSION. Only netspy spiders have it in their chain.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        if not issubclass(crawler.spidercls, AirSpider):
+            raise NotConfigured
+        self._crawler = crawler
+        settings = crawler.settings
+        self._random_agent = read_bool(settings, "RANDOM_USER_AGENT") and not (
+            user_set(settings, "USER_AGENT") and not user_set(settings, "RANDOM_USER_AGENT")
+        )
+        self._use_session = settings.getbool("USE_SESSION")
+        self._has_midware = crawler.spidercls.download_midware is not AirSpider.download_midware
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the middleware."""
+        return cls(crawler)
+
+    def process_request(self, request: scrapy.Request) -> Coroutine[Any, Any, None] | None:
+        """Prepare one attempt."""
+        if not isinstance(request, Request):
+            return None
+        midware = self._midware(request)
+        if midware is not None:
+            answer = self._call(midware, request)
+            if inspect.isawaitable(answer):
+                return self._finish_later(request, answer)
+            self._take(request, answer)
+        self._prepare(request)
+        return None
+
+    def process_response(self, request: scrapy.Request, response: Response) -> Response:
+        """Forget the cookies of a request that is done."""
+        self._drop_jar(request)
+        return response
+
+    def process_exception(self, request: scrapy.Request, exception: Exception) -> None:  # noqa: ARG002
+        """Forget the cookies of a request that failed."""
+        self._drop_jar(request)
+
+    # download_midware ----------------------------------------------------------------------------
+    def _midware(self, request: Request) -> Callable[[Request], Any] | None:
+        midware = request.download_midware
+        if isinstance(midware, str):
+            midware = getattr(self._crawler.spider, midware, None)
+            if midware is None:
+                raise HookError(
+                    f"download_midware {request.download_midware!r} is not a method of "
+                    f"{self._crawler.spidercls.__name__}"
+                )
+        if midware is None and self._has_midware:
+            midware = self._crawler.spider.download_midware  # type: ignore[union-attr]
+        return midware
+
+    def _call(self, midware: Callable[[Request], Any], request: Request) -> Any:
+        request.unseal()
+        try:
+            return midware(request)
+        except IgnoreRequest:
+            raise
+        except Exception as exc:
+            raise HookError(f"download_midware raised {type(exc).__name__}: {exc}") from exc
+
+    async def _finish_later(self, request: Request, answer: Any) -> None:
+        try:
+            given = await answer
+        except Exception as exc:
+            raise HookError(f"download_midware raised {type(exc).__name__}: {exc}") from exc
+        self._take(request, given)
+        self._prepare(request)
+
+    def _take(self, request: Request, given: Any) -> None:
+        if given is not None and given is not request:
+            if not isinstance(given, Request):
+                raise HookError(
+                    f"download_midware returned {type(given).__name__}, not a Request or None"
+                )
+            spider = self._crawler.spider
+            assert isinstance(spider, AirSpider)
+            for key in ("retry_times", "netspy_retry_owner"):
+                if key in request.meta:
+                    given.meta.setdefault(key, request.meta[key])
+            _scrapy.become(request, spider.netspy_seal(given))
+        else:
+            request.seal(self._crawler.spider)
+
+    # Headers -------------------------------------------------------------------------------------
+    def _prepare(self, request: Request) -> None:
+        if (
+            self._random_agent if request.random_user_agent is None else request.random_user_agent
+        ) and b"User-Agent" not in request.headers:
+            request.headers[b"User-Agent"] = random.choice(USER_AGENTS)  # noqa: S311
+        shares = self._use_session if request.use_session is None else request.use_session
+        if not shares and request.meta.get(_JAR) is None:
+            request.meta[_JAR] = f"{_OWN_JAR}{uuid.uuid4().hex}"
+
+    def _drop_jar(self, request: scrapy.Request) -> None:
+        jar = request.meta.get(_JAR)
+        if isinstance(jar, str) and jar.startswith(_OWN_JAR):
+            del request.meta[_JAR]
+            cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
+            if cookies is not None:
+                cookies.jars.pop(jar, None)

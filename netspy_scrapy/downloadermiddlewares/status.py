@@ -1,0 +1,114 @@
+"""Which answers are fetched again, and after how long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from scrapy.exceptions import IgnoreRequest
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.retry import Retrier
+from netspy_scrapy.settings import StatusSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+#: How often a request that cannot wait in our scheduler looks whether the crawl is closing.
+_POLL = 0.2
+
+
+class StatusPolicyMiddleware:
+    """Retries bad answers and failed downloads, in the place of Scrapy's RetryMiddleware.
+
+    An answer is accepted (ACCEPT_STATUS_CODES), or fetched again (RETRY_STATUS_CODES, up to
+    SPIDER_MAX_RETRY_TIMES times), or passed on to the spider middleware, which refuses what is
+    neither 2xx nor 3xx. The wait before a retry is what ``Retry-After`` says (429, 503), else
+    RETRY_BACKOFF, else SPIDER_RETRY_INTERVAL; a ``Retry-After`` over RETRY_AFTER_MAX ends the
+    request at once. It waits in the scheduler, without a download slot; where that is not ours,
+    or the request did not come from it (``engine.download_async``), it waits here.
+
+    Meta keys: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
+    Stats: ``netspy/retries``, ``netspy/retries/<status or exception>``.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._context = CrawlContext.of(crawler)
+        self._retrier = Retrier(crawler)
+        settings = StatusSettings.from_settings(crawler.settings)
+        self._retry_codes = (
+            settings.retry_codes - settings.accept_codes if settings.check else frozenset()
+        )
+        self._exceptions = self._context.retry_settings.exceptions
+        self._hook = getattr(crawler.spidercls, "netspy_before_retry", None)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the middleware."""
+        return cls(crawler)
+
+    def process_response(
+        self, request: Request, response: Response
+    ) -> Request | Response | Coroutine[Any, Any, Request]:
+        """Return the answer, or the request of the next attempt."""
+        status = response.status
+        if status not in self._retry_codes:
+            return response
+        if not self._retrier.attempts_left(request):
+            if not request.meta.get("dont_retry"):
+                attempts = request.meta.get("retry_times", 0) + 1
+                request.meta[metakeys.GIVEN_UP] = f"given up after {attempts} attempts"
+            return response
+        wait = self._retrier.wait(request, response)
+        if wait.too_long:
+            asked = (response.headers.get(b"Retry-After") or b"").decode("latin-1")
+            request.meta[metakeys.GIVEN_UP] = (
+                f"Retry-After: {asked} is longer than RETRY_AFTER_MAX = {wait.seconds:g} s"
+            )
+            return response
+        again = self._retrier.again(request, status, f"HTTP status {status}", wait.seconds)
+        return self._send(again, request, response, None)
+
+    def process_exception(
+        self, request: Request, exception: Exception
+    ) -> Request | Coroutine[Any, Any, Request] | None:
+        """Return the request of the next attempt, or None: the download failed for good."""
+        if (
+            isinstance(exception, IgnoreRequest)
+            or not isinstance(exception, self._exceptions)
+            or not self._retrier.attempts_left(request)
+        ):
+            return None
+        name = type(exception).__name__
+        wait = self._retrier.wait(request)
+        again = self._retrier.again(request, name, f"{name}: {exception}", wait.seconds)
+        return self._send(again, request, None, exception)
+
+    def _send(
+        self,
+        again: Request,
+        request: Request,
+        response: Response | None,
+        exception: Exception | None,
+    ) -> Request | Coroutine[Any, Any, Request]:
+        if self._hook is not None:
+            self._hook(self._crawler.spider, again, response, exception)
+        if metakeys.DELAY in again.meta and request not in self._context.from_scheduler:
+            return self._wait_here(again)
+        return again
+
+    async def _wait_here(self, again: Request) -> Request:
+        """Wait with a download slot, since no scheduler of ours will take the request."""
+        left = again.meta.pop(metakeys.DELAY)
+        while left > 0 and not _scrapy.is_closing(self._crawler):
+            await asyncio.sleep(min(left, _POLL))
+            left -= _POLL
+        return again

@@ -1,0 +1,1 @@
+"""What could not be stored or fetched, kept in files until a replay."""

@@ -1,0 +1,167 @@
+"""Lines of FAILED_REQUEST_PATH: requests that failed for good, or were not done at a stop.
+
+A line holds netspy's fields (``url method callback priority retry_times filter_repeat render
+wait_for render_time cb_kwargs requests_kwargs custom``), so that netspy can replay it, and of our
+own ``request`` (``Request.to_dict``), ``spider``, ``spider_path`` (``file.py:Class`` or
+``module:Class``), ``reason``, ``status`` (int or null), ``attempts`` and ``time`` (ISO 8601, UTC).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy import stats as keys
+from netspy_scrapy.dumps.codec import encode_line_lossy
+from netspy_scrapy.dumps.files import DumpFile
+from netspy_scrapy.dumps.items import now
+from netspy_scrapy.exceptions import DumpError
+from netspy_scrapy.http.request import NETSPY_PRIORITY
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+
+logger = logging.getLogger(__name__)
+
+#: Lines kept in memory before they are written, at the latest in _FLUSH_INTERVAL seconds.
+_BATCH = 500
+_FLUSH_INTERVAL = 0.2
+
+
+def request_record(
+    request: Request, spider: Spider, *, reason: str, status: int | None = None
+) -> dict[str, Any]:
+    """Return the line of *request*, as a dict of plain and tagged values."""
+    bare = _scrapy.shallow_copy(request)
+    bare.callback = bare.errback = None  # to_dict() refuses what is no method
+    state = bare.to_dict()
+    state["callback"] = callback_name(request.callback, spider)
+    state["errback"] = callback_name(request.errback, spider)
+    meta = request.meta
+    kwargs = dict(getattr(request, "requests_kwargs", None) or {})
+    if not hasattr(request, "requests_kwargs"):
+        if request.headers:
+            kwargs["headers"] = {
+                key.decode("latin-1"): b",".join(values).decode("latin-1")
+                for key, values in request.headers.items()
+            }
+        if request.cookies:
+            kwargs["cookies"] = request.cookies
+        if request.body:
+            kwargs["content"] = request.body
+    return {
+        "url": meta.get("netspy_url") or request.url,
+        "method": request.method,
+        "callback": state["callback"],
+        "priority": NETSPY_PRIORITY - getattr(request, "scrapy_priority", request.priority),
+        "retry_times": meta.get("retry_times", 0),
+        "filter_repeat": not request.dont_filter,
+        "render": bool(meta.get("netspy_render")),
+        "wait_for": getattr(request, "wait_for", None),
+        "render_time": getattr(request, "render_time", None),
+        "cb_kwargs": request.cb_kwargs,
+        "requests_kwargs": kwargs,
+        "custom": getattr(request, "custom", {}),
+        "request": state,
+        "spider": spider.name,
+        "spider_path": spider_path(type(spider)),
+        "reason": reason,
+        "status": status,
+        "attempts": meta.get("retry_times", 0) + 1,
+        "time": now(),
+    }
+
+
+def callback_name(callback: Any, spider: Spider) -> str | None:
+    """Return what names *callback* in a line: a method of the spider, or ``module:function``.
+
+    A lambda or a closure gets the name it prints as, which a replay cannot find: it says so, and
+    the line stays.
+    """
+    if callback is None or isinstance(callback, str):
+        return callback
+    function = getattr(callback, "wrapped", callback)
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", None)
+    if owner is spider and name:
+        return str(name)
+    qualified = getattr(function, "__qualname__", None) or repr(function)
+    return f"{getattr(function, '__module__', '?')}:{qualified}"
+
+
+def spider_path(cls: type[Spider]) -> str:
+    """Return where the spider's class is defined: ``file.py:Class`` for a script."""
+    if cls.__module__ == "__main__":
+        path = getattr(sys.modules["__main__"], "__file__", None)
+        if path:
+            return f"{Path(path).resolve()}:{cls.__qualname__}"
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+class RequestDump:
+    """Writes the lines of a crawl: collected on the event loop, appended in a thread."""
+
+    def __init__(self, path: str, crawler: Crawler) -> None:
+        self.path = path
+        self._file = DumpFile(path)
+        self._crawler = crawler
+        self._lines: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, request: Request, *, reason: str, status: int | None = None) -> None:
+        """Take *request*; its line is written soon, at the latest by :meth:`close`."""
+        spider = self._crawler.spider
+        assert spider is not None
+        record = request_record(request, spider, reason=reason, status=status)
+        line, replaced = encode_line_lossy(record)
+        if replaced:
+            logger.warning(
+                "%s is dumped without what cannot be written: %s", request, ", ".join(replaced)
+            )
+        self._lines.append(line)
+        if len(self._lines) >= _BATCH:
+            self._start()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_INTERVAL, self._start)
+
+    async def flush(self) -> None:
+        """Write every line taken so far."""
+        while self._lines or self._task is not None:
+            self._start()
+            if self._task is not None:
+                await self._task
+
+    async def close(self) -> None:
+        """Write what is left."""
+        await self.flush()
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None and self._lines:
+            self._task = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        stats = self._crawler.stats
+        assert stats is not None
+        try:
+            await asyncio.to_thread(self._file.append, lines)
+        except DumpError as exc:
+            stats.inc_value(keys.REQUESTS_LOST, len(lines))
+            logger.error(  # noqa: TRY400 - the message says it all
+                "LOST: %d failed requests could not be written: %s", len(lines), exc
+            )
+        else:
+            stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
+        finally:
+            self._task = None
+            if self._lines:
+                self._start()

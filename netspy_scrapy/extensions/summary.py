@@ -1,0 +1,120 @@
+"""The run summary: what came of a crawl, and what to do next."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from scrapy.exceptions import NotConfigured
+
+from netspy_scrapy import stats as keys
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.settings import read_bool
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+
+class RunSummary:
+    """Logs one block at the end of a run: pages, retries, drops, failures, rows, next steps.
+
+    Setting: RUN_SUMMARY_ENABLE.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        if not read_bool(crawler.settings, "RUN_SUMMARY_ENABLE"):
+            raise NotConfigured
+        self._crawler = crawler
+        crawler.signals.connect(self.spider_closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the extension."""
+        return cls(crawler)
+
+    async def spider_closed(self, spider: Spider, reason: str) -> None:
+        """Log the summary, once the dumps are written."""
+        context = CrawlContext.of(self._crawler)
+        await context.request_dump.flush()
+        text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
+        logger.info("%s", text, extra={"spider": spider})
+
+
+def summary_lines(
+    name: str, reason: str, stats: dict[str, Any], context: CrawlContext
+) -> list[str]:
+    """Return the lines of the summary, from the stats of a run."""
+    lines = [f"Run summary of {name} ({reason})"]
+    pages = stats.get("response_received_count", 0)
+    statuses = _by_cause(stats, "downloader/response_status_count/{cause}")
+    lines.append(_line("pages", pages, statuses))
+    for label, total, by_cause in (
+        ("retries", keys.RETRIES, keys.RETRIES_BY_CAUSE),
+        ("drops", keys.DROPS, keys.DROPS_BY_CAUSE),
+        ("failures", keys.FAILURES, keys.FAILURES_BY_CAUSE),
+    ):
+        lines.append(_line(label, stats.get(total, 0), _by_cause(stats, by_cause)))
+    duplicates = stats.get("dupefilter/filtered", 0)
+    if duplicates:
+        lines.append(_line("filtered", duplicates, {"duplicate requests": duplicates}))
+    items = {
+        "duplicate": stats.get(keys.ITEMS_DUPLICATE, 0),
+        "refused": stats.get(keys.ITEMS_REFUSED, 0),
+    }
+    lines.append(_line("items", stats.get(keys.ITEMS, 0), items))
+    lines += [_sink_line(batcher.name, stats) for batcher in context.intake.batchers]
+    lines += [f"  ! {step}" for step in _next_steps(stats, context)]
+    return lines
+
+
+def _line(label: str, total: int, parts: dict[str, int]) -> str:
+    shown = ", ".join(f"{cause} {count}" for cause, count in parts.items() if count)
+    return f"  {label:<9}{total}" + (f"  ({shown})" if shown else "")
+
+
+def _sink_line(sink: str, stats: dict[str, Any]) -> str:
+    parts = [
+        f"{stats.get(key.format(sink=sink), 0)} {label}"
+        for label, key in (
+            ("stored", keys.ROWS_STORED),
+            ("refused", keys.ROWS_REFUSED),
+            ("dumped", keys.ROWS_DUMPED),
+            ("LOST", keys.ROWS_LOST),
+        )
+        if label in ("stored", "refused", "dumped") or stats.get(key.format(sink=sink), 0)
+    ]
+    return f"  {sink}: rows " + ", ".join(parts)
+
+
+def _by_cause(stats: dict[str, Any], pattern: str) -> dict[str, int]:
+    prefix = pattern.partition("{")[0]
+    found = {key[len(prefix) :]: count for key, count in stats.items() if key.startswith(prefix)}
+    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
+    steps = []
+    rows = _total(keys.ROWS_DUMPED, stats, context)
+    if rows:
+        steps.append(f"{rows} rows in {context.item_dump.path}: netspy-retry --items stores them")
+    requests = stats.get(keys.REQUESTS_DUMPED, 0)
+    if requests:
+        steps.append(f"{requests} requests in {context.request_dump.path}")
+    lost = _total(keys.ROWS_LOST, stats, context)
+    if lost:
+        steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
+    if stats.get(keys.REQUESTS_LOST):
+        steps.append(
+            f"{stats[keys.REQUESTS_LOST]} failed requests could not be written to the dump"
+        )
+    return steps
+
+
+def _total(key: str, stats: dict[str, Any], context: CrawlContext) -> int:
+    names = {batcher.name for batcher in context.intake.batchers}
+    return sum(stats.get(key.format(sink=name), 0) for name in names)

@@ -1,0 +1,55 @@
+"""The one place that counts requests which failed or were given up, and dumps the failed ones."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scrapy.http.request import NO_CALLBACK
+
+from netspy_scrapy import stats as keys
+
+if TYPE_CHECKING:
+    from scrapy import Request
+
+    from netspy_scrapy.context import CrawlContext
+
+logger = logging.getLogger(__name__)
+
+
+class Failures:
+    """Counts failures and drops by cause, and writes failures to FAILED_REQUEST_PATH.
+
+    A *failure* is a page that the spider wanted and did not get. A *drop* was given up on purpose
+    (``validate`` returned False, robots.txt, ...): it is counted, and that is all.
+    """
+
+    def __init__(self, context: CrawlContext) -> None:
+        self._context = context
+
+    def fail(
+        self, request: Request, cause: str | int, reason: str, *, status: int | None = None
+    ) -> None:
+        """Record that *request* failed for good.
+
+        *cause* is the short name under which it is counted (a status, an exception's name).
+        """
+        if request.callback is NO_CALLBACK:
+            return
+        stats = self._context.stats
+        stats.inc_value(keys.FAILURES)
+        stats.inc_value(keys.FAILURES_BY_CAUSE.format(cause=cause))
+        self._context.request_dump.add(request, reason=reason, status=status)
+        logger.error(
+            "Failed: %s: %s (kept in %s)",
+            request, reason, self._context.dump_settings.request_path,
+            extra={"spider": self._context.crawler.spider},
+        )  # fmt: skip
+
+    def drop(self, request: Request, cause: str, reason: str) -> None:
+        """Record that *request* was given up on purpose."""
+        stats = self._context.stats
+        stats.inc_value(keys.DROPS)
+        stats.inc_value(keys.DROPS_BY_CAUSE.format(cause=cause))
+        logger.info("Dropped: %s: %s", request, reason,
+                    extra={"spider": self._context.crawler.spider})  # fmt: skip

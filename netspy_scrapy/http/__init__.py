@@ -1,0 +1,1 @@
+"""netspy's request and response, on Scrapy's."""

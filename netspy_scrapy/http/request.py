@@ -1,0 +1,344 @@
+"""netspy's request: a Scrapy request that a netspy spider can write and read as it is used to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import scrapy
+from scrapy.http import Headers
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy.exceptions import RequestError
+from netspy_scrapy.http.body import basic_auth, encode_body, proxy_for, url_with_params
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy import Spider
+    from typing_extensions import Self
+
+#: netspy's default priority. There small numbers go first; Scrapy's priority is the distance.
+NETSPY_PRIORITY = 300
+
+#: The keywords that say what is sent. They are kept in ``request.requests_kwargs``.
+HTTP_KEYWORDS = frozenset(
+    {
+        "headers", "cookies", "params", "timeout", "json", "data", "content", "files", "auth",
+        "proxies", "proxy", "verify", "cert", "allow_redirects", "follow_redirects",
+    }
+)  # fmt: skip
+
+#: What a redirect leaves in meta; a request that goes out anew starts without it.
+_REDIRECT_META = ("redirect_times", "redirect_ttl", "redirect_urls", "redirect_reasons")
+
+#: Not a URL that is ever fetched: it stands in for one that Scrapy refuses.
+_NO_URL = "about:blank"
+
+
+class Request(scrapy.Request):
+    """A request of a netspy spider.
+
+    *priority*: small goes first, default 300. *filter_repeat*: whether the request filter may
+    drop it. *callback*: a method, a function, or a method's name. *cb_kwargs*: further arguments
+    of the callback. HTTP keywords: headers, cookies, params, data, json, content, files, timeout
+    (seconds), auth, proxy, proxies, allow_redirects. *download_midware*: a function or a method's
+    name that is called for this request in place of the spider's. Every other keyword becomes an
+    attribute that survives retries, job directories and dumps.
+
+    While the spider has it, it shows netspy's values (``priority``, the ``url`` as written); once
+    it is yielded it is *sealed*: then Scrapy's core, and everything that copies it, sees Scrapy's.
+    What the spider changed before is put into effect at that moment.
+    """
+
+    attributes: tuple[str, ...] = (
+        *(name for name in scrapy.Request.attributes if name != "priority"),
+        "scrapy_priority",
+        "given_url",
+        "requests_kwargs",
+        "download_midware",
+        "use_session",
+        "random_user_agent",
+        "custom",
+    )
+
+    _sealed = False
+    _core_priority = 0
+    _invalid: str | None = None
+
+    def __init__(
+        self,
+        url: str,
+        method: str = "GET",
+        *,
+        callback: Callable[..., Any] | str | None = None,
+        priority: int = NETSPY_PRIORITY,
+        retry_times: int = 0,
+        filter_repeat: bool = True,
+        render: bool = False,
+        render_time: float | None = None,
+        wait_for: str | None = None,
+        render_script: str | None = None,
+        cb_kwargs: dict[str, Any] | None = None,
+        download_midware: Callable[..., Any] | str | None = None,
+        use_session: bool | None = None,
+        random_user_agent: bool | None = None,
+        body: bytes | str | None = None,
+        headers: Any = None,
+        cookies: Any = None,
+        meta: dict[str, Any] | None = None,
+        encoding: str = "utf-8",
+        dont_filter: bool | None = None,
+        errback: Callable[..., Any] | str | None = None,
+        flags: list[str] | None = None,
+        scrapy_priority: int | None = None,
+        given_url: str | None = None,
+        requests_kwargs: dict[str, Any] | None = None,
+        custom: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        self._sealed = scrapy_priority is not None
+        usable, self._invalid = _usable_url(url)
+        super().__init__(
+            usable,
+            method=method,
+            body=body,
+            headers=headers,
+            cookies=dict(cookies) if isinstance(cookies, (list, tuple)) else cookies,
+            meta=meta,
+            encoding=encoding,
+            dont_filter=not filter_repeat if dont_filter is None else dont_filter,
+            flags=flags,
+            cb_kwargs=cb_kwargs,
+        )
+        # After the call above, which refuses names: they are resolved once the spider is known.
+        self.callback = cast("Any", callback)
+        self.errback = cast("Any", errback)
+        self.given_url = given_url if self._sealed else url
+        self.requests_kwargs: dict[str, Any] = dict(requests_kwargs or {})
+        for name in HTTP_KEYWORDS & others.keys():
+            self.requests_kwargs[name] = others.pop(name)
+        if not self._sealed:
+            if headers is not None:
+                self.requests_kwargs["headers"] = headers
+            if cookies is not None:
+                self.requests_kwargs["cookies"] = cookies
+        self.download_midware = download_midware
+        self.use_session = use_session
+        self.random_user_agent = random_user_agent
+        if scrapy_priority is not None:
+            self._core_priority = scrapy_priority
+        else:
+            self.priority = priority
+        if retry_times:
+            self.retry_times = retry_times
+        if render:
+            self.meta["netspy_render"] = {
+                "time": render_time, "wait_for": wait_for, "script": render_script
+            }  # fmt: skip
+        self._applied_headers = dict(self.requests_kwargs.get("headers") or {})
+        self._applied_cookies = self.requests_kwargs.get("cookies")
+        self._own = frozenset(self.__dict__)
+        self.__dict__.update({**(custom or {}), **others})
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an attribute of the spider's own."""
+
+    # What netspy users read and write ------------------------------------------------------------
+    @property
+    def priority(self) -> int:
+        """Netspy's order (small first) in the spider's hands, Scrapy's (large first) after."""
+        return self._core_priority if self._sealed else NETSPY_PRIORITY - self._core_priority
+
+    @priority.setter
+    def priority(self, value: int) -> None:
+        self._core_priority = value if self._sealed else NETSPY_PRIORITY - int(value)
+
+    @property
+    def scrapy_priority(self) -> int:
+        """The priority in Scrapy's order, wherever the request is."""
+        return self._core_priority
+
+    @property
+    def url(self) -> str:
+        """The URL as the spider wrote it, or, once sealed, as it is fetched."""
+        return self.given_url or super().url if not self._sealed else super().url
+
+    @url.setter
+    def url(self, value: str) -> None:
+        self.given_url = value
+        usable, self._invalid = _usable_url(value)
+        _scrapy.set_url(self, usable)
+        for key in _REDIRECT_META:
+            self.meta.pop(key, None)
+
+    @property
+    def retry_times(self) -> int:
+        """How often the page was fetched again so far."""
+        return int(self.meta.get("retry_times", 0))
+
+    @retry_times.setter
+    def retry_times(self, value: int) -> None:
+        self.meta["retry_times"] = value
+
+    @property
+    def filter_repeat(self) -> bool:
+        """Whether the request filter may drop it."""
+        return not self.dont_filter
+
+    @filter_repeat.setter
+    def filter_repeat(self, value: bool) -> None:
+        self.dont_filter = not value
+
+    @property
+    def render(self) -> bool:
+        """Whether a browser fetches the page."""
+        return bool(self.meta.get("netspy_render"))
+
+    @property
+    def custom(self) -> dict[str, Any]:
+        """The attributes that are the spider's own."""
+        own = self._own
+        return {
+            key: value
+            for key, value in self.__dict__.items()
+            if key not in own and not key.startswith("_") and key not in HTTP_KEYWORDS
+        }
+
+    @property
+    def callback_name(self) -> str | None:
+        """The callback's name."""
+        callback: Any = self.callback
+        return callback if isinstance(callback, str) else getattr(callback, "__name__", None)
+
+    # Between spider and core ---------------------------------------------------------------------
+    def seal(self, spider: Spider | None = None) -> Self:
+        """Put what the spider wrote into effect, and show Scrapy's values from now on.
+
+        Raises :exc:`RequestError` if it cannot be sent. Sealing twice changes nothing.
+        """
+        if self._sealed:
+            return self
+        if self._invalid is not None:
+            raise RequestError(self._invalid)
+        if spider is not None:
+            self.callback = _method(self.callback, spider, "callback")
+            self.errback = _method(self.errback, spider, "errback")
+        kwargs = self.requests_kwargs
+        for name in HTTP_KEYWORDS & self.__dict__.keys() - self._own:  # request.params = {...}
+            kwargs[name] = self.__dict__.pop(name)
+        headers: Any = self.headers
+        if not isinstance(headers, Headers):  # request.headers = {...}, below Scrapy 2.19
+            self.headers = Headers(headers)
+        if kwargs or self.meta.get("redirect_urls"):
+            self._apply(kwargs)
+        self._sealed = True
+        return self
+
+    def unseal(self) -> None:
+        """Show the spider's values again, for a hook that may change the request in place."""
+        self._sealed = False
+
+    def unsealed(self) -> Self:
+        """Return this request as the spider is to see it: a new object that shares its meta."""
+        other = _scrapy.shallow_copy(self)
+        other.unseal()
+        return other
+
+    def to_dict(self, *, spider: Spider | None = None) -> dict[str, Any]:
+        """Return the request's data; see :meth:`scrapy.Request.to_dict`."""
+        state = super().to_dict(spider=spider)
+        midware = self.download_midware
+        if callable(midware):
+            if spider is not None and getattr(midware, "__self__", None) is not spider:
+                raise ValueError(f"download_midware {midware!r} is not a method of the spider")
+            state["download_midware"] = midware.__name__
+        return state
+
+    def replace(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a request with some attributes changed; priority and url in the order shown."""
+        if "priority" in kwargs:
+            value = kwargs.pop("priority")
+            kwargs["scrapy_priority"] = value if self._sealed else NETSPY_PRIORITY - value
+        cls = kwargs.get("cls")
+        if cls is not None and not issubclass(cls, Request):
+            kwargs.setdefault("priority", kwargs.pop("scrapy_priority", self._core_priority))
+            for name in scrapy.Request.attributes:
+                kwargs.setdefault(name, getattr(self, name))
+            return cls(*args, **{key: value for key, value in kwargs.items() if key != "cls"})
+        new = super().replace(*args, **kwargs)
+        if not self._sealed and isinstance(new, Request):
+            new.unseal()
+            if "url" in kwargs:
+                new.given_url = kwargs["url"]
+        return new
+
+    def _apply(self, kwargs: dict[str, Any]) -> None:
+        redirected = self.meta.get("redirect_urls")
+        if redirected:
+            # netspy fetches the page anew from where it started.
+            for key in _REDIRECT_META:
+                self.meta.pop(key, None)
+        url = self.given_url or super().url
+        if kwargs.get("params") is not None or redirected:
+            _scrapy.set_url(self, url_with_params(url, kwargs.get("params")))
+        self._apply_headers(kwargs)
+        if any(kwargs.get(name) is not None for name in ("data", "json", "content", "files")):
+            body, kind = encode_body(
+                data=kwargs.get("data"),
+                json_=kwargs.get("json"),
+                content=kwargs.get("content"),
+                files=kwargs.get("files"),
+            )
+            _scrapy.set_body(self, body)
+            if kind is not None:
+                self.headers.setdefault("Content-Type", kind)
+        if "timeout" in kwargs:
+            self.meta["download_timeout"] = _seconds(kwargs["timeout"])
+        if False in (kwargs.get("allow_redirects"), kwargs.get("follow_redirects")):
+            self.meta["dont_redirect"] = True
+        proxy = proxy_for(url, kwargs.get("proxy") or kwargs.get("proxies"))
+        if proxy is not None:
+            self.meta["proxy"] = proxy
+
+    def _apply_headers(self, kwargs: dict[str, Any]) -> None:
+        try:
+            for name, value in dict(kwargs.get("headers") or {}).items():
+                if self._applied_headers.get(name) != value:
+                    self.headers[name] = value
+        except (TypeError, ValueError) as exc:
+            raise RequestError(f"headers cannot be sent: {exc}") from exc
+        if kwargs.get("auth") is not None:
+            self.headers["Authorization"] = basic_auth(kwargs["auth"])
+        cookies = kwargs.get("cookies")
+        if cookies is not self._applied_cookies:
+            self.cookies = dict(cookies) if isinstance(cookies, (list, tuple)) else cookies
+
+
+def _usable_url(url: Any) -> tuple[str, str | None]:
+    """Return a URL that Scrapy takes, and why *url* is none."""
+    if isinstance(url, str) and ("://" in url or url.startswith(("data:", "about:"))):
+        return url, None
+    return _NO_URL, f"{url!r} is not a URL with a scheme"
+
+
+def _method(target: Any, spider: Spider, what: str) -> Any:
+    if not isinstance(target, str):
+        return target
+    method = getattr(spider, target, None)
+    if not callable(method):
+        raise RequestError(f"{what} {target!r} is not a method of {type(spider).__name__}")
+    return method
+
+
+def _seconds(timeout: Any) -> float:
+    """Return one number of seconds: Scrapy has one time-out, netspy takes (connect, read) too."""
+    if timeout is None:
+        return 0.0  # no limit
+    try:
+        if isinstance(timeout, (tuple, list)):
+            return float(sum(value for value in timeout if value is not None))
+        return float(timeout)
+    except (TypeError, ValueError):
+        raise RequestError(f"timeout {timeout!r} is not a number of seconds") from None

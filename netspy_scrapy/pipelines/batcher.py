@@ -1,0 +1,326 @@
+"""Batches of one sink: filled on the event loop, written off it, bounded in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from netspy_scrapy import stats as keys
+from netspy_scrapy.dumps.items import ItemRecord, now
+from netspy_scrapy.exceptions import DumpError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from scrapy.statscollectors import StatsCollector
+
+    from netspy_scrapy.dumps.items import ItemDump
+    from netspy_scrapy.pipelines.rows import Row
+    from netspy_scrapy.settings import SinkSettings
+
+logger = logging.getLogger(__name__)
+
+#: Rows with their reasons, by position in the batch.
+Refused = dict[int, str]
+
+
+class Storage(Protocol):
+    """What a sink does with a batch; see :class:`~netspy_scrapy.pipelines.base.BasePipeline`."""
+
+    def save_items(self, table: str, items: list[dict[str, Any]]) -> Any: ...  # noqa: D102
+    def update_items(  # noqa: D102
+        self, table: str, items: list[dict[str, Any]], update_keys: list[str]
+    ) -> Any: ...
+
+
+class _Group:
+    """Rows of one batch that go into one call: same table, same kind, same keys."""
+
+    __slots__ = ("path", "reason", "rows", "table", "unique_keys", "update_keys")
+
+    def __init__(self, first: Row, rows: list[Row], path: str, reason: str | None = None) -> None:
+        self.table = first.table
+        self.update_keys = first.update_keys
+        self.unique_keys = first.unique_keys
+        self.rows = rows
+        self.path = path
+        """The sink that owes the rows, as the dump names it."""
+        self.reason = reason
+        """Why the rows are not even offered to the sink; None: they are."""
+
+    def part(self, rows: list[Row]) -> _Group:
+        return _Group(rows[0], rows, self.path, self.reason)
+
+    def takes(self, row: Row) -> bool:
+        return self.update_keys == row.update_keys and self.unique_keys == row.unique_keys
+
+
+class Batcher:
+    """Collects the rows of one sink and writes them in batches.
+
+    ``accepted`` numbers the rows; ``mark`` is the number up to which every row is durable, that
+    is stored or dumped. Rows of one table are written in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        sink: Storage,
+        *,
+        name: str,
+        path: str,
+        settings: SinkSettings,
+        dump: ItemDump,
+        stats: StatsCollector,
+        on_stuck: Callable[[], None],
+        opener: Callable[[], Any] | None = None,
+    ) -> None:
+        self.accepted = 0
+        self.mark = 0
+        self.stuck: list[tuple[_Group, Refused]] = []
+        """Rows that could be neither stored nor dumped, tried once more at the close."""
+        self._sink = sink
+        self._wants_unique_keys = getattr(sink, "wants_unique_keys", False)
+        self.name = name
+        self._path = path
+        self._settings = settings
+        self._dump = dump
+        self._stats = stats
+        self._on_stuck = on_stuck
+        self._opener = opener
+        self._groups: list[_Group] = []
+        self._rows = 0
+        self._bytes = 0
+        self._rows_in_flight = 0
+        self._bytes_in_flight = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._row_bound = 2 * settings.batch_size
+        self._byte_batch = settings.max_bytes // 2
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the sink holds as much as it may: who brings more has to wait."""
+        held = self._bytes + self._bytes_in_flight
+        return (
+            self._rows + self._rows_in_flight >= self._row_bound
+            or 0 < self._settings.max_bytes <= held
+        )
+
+    def accept(self, row: Row) -> Awaitable[None] | None:
+        """Take *row*; return something to await if the sink is full, else None."""
+        return self._take(row, self._group_for(row))
+
+    def refuse(self, row: Row, reason: str, *, path: str | None = None) -> Awaitable[None] | None:
+        """Dump *row* with the next batch, without offering it to the sink.
+
+        *path* names another sink that owes the row.
+        """
+        group = _Group(row, [], path or self._path, reason)
+        self._groups.append(group)
+        return self._take(row, group)
+
+    def _take(self, row: Row, group: _Group) -> Awaitable[None] | None:
+        group.rows.append(row)
+        self.accepted += 1
+        self._rows += 1
+        self._bytes += row.weight
+        if self._task is None:
+            if self._batch_is_due():
+                self._start()
+            elif self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._settings.flush_interval, self._start)
+        return self.room() if self.is_full else None
+
+    async def room(self) -> None:
+        """Wait until the sink may take more."""
+        while self.is_full:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            if self._task is None:
+                self._start()
+            await waiter
+
+    async def close(self) -> None:
+        """Write all that is held, then try once more what could be neither stored nor dumped."""
+        while self._rows or self._task is not None:
+            if self._task is None:
+                self._start()
+            assert self._task is not None
+            await asyncio.shield(self._task)
+        stuck, self.stuck = self.stuck, []
+        for group, _ in stuck:
+            await self._write(group, again=True)
+        lost = sum(len(group.rows) for group, _ in self.stuck)
+        if lost:
+            self._stats.inc_value(keys.ROWS_LOST.format(sink=self.name), lost)
+            for group, reasons in self.stuck:
+                labels = "; ".join(row.label for row in group.rows[:20])
+                more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
+                logger.error(
+                    "LOST: %d rows of %r could be neither stored by %s (%s) nor dumped: %s%s",
+                    len(group.rows), group.table, self.name,
+                    next(iter(reasons.values())), labels, more,
+                )  # fmt: skip
+
+    # Filling ------------------------------------------------------------------------------------
+    def _group_for(self, row: Row) -> _Group:
+        for group in reversed(self._groups):
+            if group.table == row.table and group.reason is None:
+                if group.takes(row):
+                    return group
+                break  # an older group of this kind would write the row out of order
+        group = _Group(row, [], self._path)
+        self._groups.append(group)
+        return group
+
+    def _batch_is_due(self) -> bool:
+        return self._rows >= self._settings.batch_size or 0 < self._byte_batch <= self._bytes
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None and self._rows:
+            self._task = asyncio.get_running_loop().create_task(self._flush())
+            self._task.add_done_callback(self._flushed)
+
+    def _flushed(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s: a batch ended in a fault of its own", self.name,
+                         exc_info=task.exception())  # fmt: skip
+        if self._rows and not task.cancelled():
+            if self._batch_is_due() or self._waiters:
+                self._start()
+            elif self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(self._settings.flush_interval, self._start)
+
+    # Writing ------------------------------------------------------------------------------------
+    async def _flush(self) -> None:
+        groups, self._groups = self._groups, []
+        number = self.accepted
+        self._rows_in_flight, self._rows = self._rows, 0
+        self._bytes_in_flight, self._bytes = self._bytes, 0
+        size = self._settings.batch_size
+        try:
+            for group in groups:
+                for start in range(0, len(group.rows), size):
+                    part = group.part(group.rows[start : start + size])
+                    await self._write(part)
+                    self._rows_in_flight -= len(part.rows)
+                    self._bytes_in_flight -= sum(row.weight for row in part.rows)
+                    self._release()
+            if not self.stuck:
+                self.mark = number
+        finally:
+            self._rows_in_flight = self._bytes_in_flight = 0
+            self._release()
+
+    def _release(self) -> None:
+        if not self.is_full:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def _write(self, group: _Group, *, again: bool = False) -> None:
+        refused = await self._store(group)
+        if refused and not again:
+            self._stats.inc_value(keys.ROWS_REFUSED.format(sink=self.name), len(refused))
+        self._stats.inc_value(keys.BATCHES.format(sink=self.name))
+        stored = len(group.rows) - len(refused)
+        if stored:
+            self._stats.inc_value(keys.ROWS_STORED.format(sink=self.name), stored)
+        if refused:
+            await self._dump_refused(group, refused)
+        for position, row in enumerate(group.rows):
+            if position not in refused and row.settlement is not None:
+                row.settlement.settle(stored=True)
+
+    async def _store(self, group: _Group) -> Refused:
+        if group.reason is not None:
+            return dict.fromkeys(range(len(group.rows)), group.reason)
+        # The sink gets dicts of its own: what it does to them does not reach the dump.
+        items = [dict(row.data) for row in group.rows]
+        try:
+            if self._opener is not None:
+                await call(self._opener)
+                self._opener = None
+            if self._wants_unique_keys:
+                self._sink.unique_keys = group.unique_keys  # type: ignore[attr-defined]
+            if group.update_keys is None:
+                answer = await call(self._sink.save_items, group.table, items)
+                what = "save_items"
+            else:
+                what = "update_items"
+                keys_ = list(group.update_keys)
+                answer = await call(self._sink.update_items, group.table, items, keys_)
+            return refused_rows(answer, len(items), what)
+        except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything; the rows are dumped
+            return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
+
+    async def _dump_refused(self, group: _Group, refused: Refused) -> None:
+        reason = next(iter(refused.values()))
+        time = now()
+        records = [
+            ItemRecord(
+                table=group.table,
+                data=group.rows[position].data,
+                update_keys=group.update_keys,
+                pipelines=(group.path,),
+                reason=why,
+                time=time,
+                spider=self._dump.spider,
+            )
+            for position, why in refused.items()
+        ]
+        try:
+            notes = await asyncio.to_thread(self._dump.append, records)
+        except DumpError as exc:
+            part = group.part([group.rows[position] for position in refused])
+            self.stuck.append((part, dict(enumerate(refused.values()))))
+            logger.error(  # noqa: TRY400 - the message says it all
+                "%s did not store %d rows of %r (%s), and they cannot be dumped: %s",
+                self.name, len(refused), group.table, reason, exc,
+            )  # fmt: skip
+            self._on_stuck()
+            return
+        self._stats.inc_value(keys.ROWS_DUMPED.format(sink=self.name), len(refused))
+        logger.error(
+            "%s did not store %d of %d rows of %r: dumped to %s. First: %s (%s)",
+            self.name, len(refused), len(group.rows), group.table, self._dump.path,
+            reason, group.rows[next(iter(refused))].label,
+        )  # fmt: skip
+        for note in notes:
+            logger.warning("%s: %s", self.name, note)
+        for position in refused:
+            settlement = group.rows[position].settlement
+            if settlement is not None:
+                settlement.settle(stored=False)
+
+
+async def call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a sink's method: a coroutine function here, any other in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    result = await asyncio.to_thread(function, *args)
+    return await result if inspect.isawaitable(result) else result
+
+
+def refused_rows(answer: Any, count: int, what: str) -> Refused:
+    """Translate what ``save_items`` or ``update_items`` returned into the rows that it refused.
+
+    A mapping of positions to reasons: these rows. Else what is true means none, what is false
+    means all; None does not say that the rows are stored, so they count as refused.
+    """
+    if isinstance(answer, dict):
+        return {int(position): str(reason) for position, reason in answer.items()}
+    if answer:
+        return {}
+    reason = f"{what} returned {answer!r}" + ("" if answer is False else ", not True")
+    return dict.fromkeys(range(count), reason)

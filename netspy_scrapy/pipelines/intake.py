@@ -1,0 +1,289 @@
+"""The intake: what happens to an item once, before the first sink."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from itemadapter import is_item
+from scrapy.exceptions import DropItem
+from scrapy.utils.misc import load_object
+from scrapy.utils.python import global_object_name
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy import stats as keys
+from netspy_scrapy.exceptions import UpdateKeyError
+from netspy_scrapy.items import Item, UpdateItem, fields_of, table_name_of
+from netspy_scrapy.pipelines.rows import Row, Settlement, fingerprint, snapshot
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
+    from typing_extensions import Self
+
+    from netspy_scrapy.context import CrawlContext
+    from netspy_scrapy.dedup.item_filter import ItemFilter
+    from netspy_scrapy.pipelines.base import BasePipeline
+    from netspy_scrapy.pipelines.batcher import Batcher
+    from netspy_scrapy.settings import SinkSettings
+
+logger = logging.getLogger(__name__)
+
+#: The row of the item that the current task is taking through the pipelines.
+_current: ContextVar[Row | None] = ContextVar("netspy_row", default=None)
+
+_OLD_PREFIX = "netspy.pipelines."
+_PREFIX = "netspy_scrapy.pipelines."
+
+
+class Intake:
+    """Turns each item into one row, decides which sinks owe it, and remembers its fingerprint.
+
+    The first sink in the chain asks for the row and so creates it: the fields are copied,
+    ``pre_to_db`` runs, the fingerprint is compared with what this run has stored. Later sinks
+    get the same row, with its fields read again if a pipeline of the project's own stands
+    between them. The fingerprint is recorded when every sink that owed the row has stored it.
+    """
+
+    def __init__(
+        self, crawler: Crawler, settings: SinkSettings, item_filter: ItemFilter | None
+    ) -> None:
+        self._crawler = crawler
+        self._settings = settings
+        self._filter = item_filter
+        self._sinks: list[BasePipeline] = []
+        self._extra: dict[str, BasePipeline] = {}
+        self._dumping: Batcher | None = None
+        self._reread: frozenset[BasePipeline] | None = None
+
+    @property
+    def sinks(self) -> list[BasePipeline]:
+        """All sinks of the crawl, those that items named included."""
+        return [*self._sinks, *self._extra.values()]
+
+    @property
+    def batchers(self) -> list[Batcher]:
+        """The batches of all sinks, and of rows that never reach one."""
+        mine = [] if self._dumping is None else [self._dumping]
+        return [sink.batcher for sink in self.sinks] + mine
+
+    @property
+    def _stats(self) -> StatsCollector:
+        stats = self._crawler.stats
+        assert stats is not None
+        return stats
+
+    def register(self, sink: BasePipeline) -> bool:
+        """Add a sink of ITEM_PIPELINES, in the chain's order; tell whether it is the first."""
+        self._sinks.append(sink)
+        return len(self._sinks) == 1
+
+    def row_for(self, sink: BasePipeline, item: Any) -> Row | None:
+        """Return *item* as the row that *sink* is to store, or None if it owes it nothing."""
+        if sink is self._sinks[0]:
+            row = self.admit(item)
+            _current.set(row)
+        else:
+            row = _current.get()
+            if row is not None and self._must_reread(sink):
+                row = self._reread_row(row, item)
+        if row is None or (row.route is not None and sink.path not in row.route):
+            return None
+        return row
+
+    async def close_extra_sinks(self) -> None:
+        """Close the sinks that only items named."""
+        for sink in self._extra.values():
+            await sink.close_spider()
+        if self._dumping is not None:
+            await self._dumping.close()
+
+    # Once per item ------------------------------------------------------------------------------
+    def admit(self, item: Any) -> Row | None:
+        """Make the row of *item*, and give it to the sinks that only the item names.
+
+        None: there is nothing to store (a duplicate, or it was refused and dumped).
+        """
+        row = self._row(item)
+        if row is not None and row.route is not None:
+            self._feed_extra_sinks(row)
+        return row
+
+    def _row(self, item: Any) -> Row | None:
+        if not is_item(item):
+            self._stats.inc_value(keys.ITEMS_REFUSED)
+            raise DropItem(
+                f"{type(item).__name__} {item!r:.80} is not an item: "
+                "yield a Request, an Item or a dict"
+            )
+        self._stats.inc_value(keys.ITEMS)
+        try:
+            row, update = self._build(item)
+        except Exception as exc:  # noqa: BLE001 - pre_to_db is the user's
+            self._refuse(item, exc)
+            return None
+        filtered = self._filter if isinstance(item, Item) else None
+        mark = b""
+        if filtered is not None:
+            mark = fingerprint(row.table, row.data, row.unique_keys, update=update)
+            if filtered.seen(mark):
+                self._stats.inc_value(keys.ITEMS_DUPLICATE)
+                return None
+            filtered.reserve(mark)
+        owed = self._owed(row)
+        if filtered is not None:
+            row.settlement = Settlement(
+                owed, lambda stored: filtered.record(mark) if stored else filtered.release(mark)
+            )
+        return row
+
+    def _build(self, item: Any) -> tuple[Row, bool]:
+        route: tuple[str, ...] | None = None
+        unique: tuple[str, ...] = ()
+        update_keys: tuple[str, ...] | None = None
+        if isinstance(item, Item):
+            item.pre_to_db()
+            table = item.table_name
+            unique = tuple(item.unique_key)
+            if isinstance(item, UpdateItem):
+                update_keys = tuple(item.update_key)
+                if not update_keys:
+                    raise UpdateKeyError(
+                        f"{type(item).__name__} has neither __update_key__ nor __unique_key__: "
+                        "an update without a key would change every row"
+                    )
+                missing = [key for key in update_keys if key not in item]
+                if missing:
+                    raise UpdateKeyError(
+                        f"{type(item).__name__} has no value for its update key "
+                        + ", ".join(map(repr, missing))
+                    )
+            if item.pipelines is not None:
+                route = tuple(_sink_path(one) for one in item.pipelines)
+        elif isinstance(item, dict):
+            table = self._settings.default_table
+        else:
+            table = getattr(type(item), "__table_name__", None) or table_name_of(type(item))
+        data, weight = snapshot(fields_of(item))
+        return Row(table, data, update_keys, unique, route, None, weight), update_keys is not None
+
+    def _refuse(self, item: Any, exc: Exception) -> None:
+        """Keep an item that never became a row: every sink still owes it."""
+        self._stats.inc_value(keys.ITEMS_REFUSED)
+        table = getattr(item, "table_name", None) or self._settings.default_table
+        reason = f"{type(exc).__name__}: {exc}"
+        logger.error("An item of %r is refused: %s", table, reason)
+        update_keys = tuple(item.update_key) or None if isinstance(item, UpdateItem) else None
+        row = Row(table, fields_of(item), update_keys, (), None)
+        route = getattr(item, "pipelines", None)
+        paths = [sink.path for sink in self._sinks] if route is None else map(_sink_path, route)
+        for path in dict.fromkeys(paths):
+            self._dump(row, reason, path)
+
+    def _dump(self, row: Row, reason: str, path: str) -> None:
+        """Dump a row that no sink is asked to store; *path* is the sink that owes it."""
+        if self._dumping is None:
+            self._dumping = self._context().new_batcher(_NoStorage(), "Intake", path)
+        self._dumping.refuse(row, reason, path=path)
+
+    def _context(self) -> CrawlContext:
+        from netspy_scrapy.context import CrawlContext  # noqa: PLC0415 - it imports this module
+
+        return CrawlContext.of(self._crawler)
+
+    def _owed(self, row: Row) -> int:
+        if row.route is None:
+            return len(self._sinks)
+        return len(set(row.route))
+
+    # Later sinks --------------------------------------------------------------------------------
+    def _must_reread(self, sink: BasePipeline) -> bool:
+        if self._reread is None:
+            self._reread = self._sinks_behind_others()
+        return sink in self._reread
+
+    def _sinks_behind_others(self) -> frozenset[BasePipeline]:
+        """Return the sinks that a pipeline of another kind precedes, after the first sink."""
+        found = []
+        foreign = False
+        for pipeline in _scrapy.item_pipelines(self._crawler):
+            if pipeline in self._sinks:
+                if foreign:
+                    found.append(pipeline)
+            elif pipeline is not self._sinks[0]:
+                foreign = True
+        return frozenset(found)
+
+    def _reread_row(self, row: Row, item: Any) -> Row:
+        data, weight = snapshot(fields_of(item))
+        return Row(
+            row.table, data, row.update_keys, row.unique_keys, row.route, row.settlement, weight
+        )
+
+    # Sinks that an item names -------------------------------------------------------------------
+    def _feed_extra_sinks(self, row: Row) -> None:
+        assert row.route is not None
+        for path in dict.fromkeys(row.route):
+            if any(sink.path == path for sink in self._sinks):
+                continue
+            sink = self._extra.get(path)
+            if sink is None:
+                try:
+                    sink = self._extra[path] = self._load_extra(path)
+                except Exception as exc:  # noqa: BLE001 - importing runs the project's code
+                    reason = f"item.pipelines names {path!r}, which cannot be used: {exc}"
+                    self._dump(row, reason, path)
+                    continue
+            sink.take(row)
+
+    def _load_extra(self, path: str) -> BasePipeline:
+        from netspy_scrapy.pipelines.base import BasePipeline  # noqa: PLC0415 - it imports us
+
+        cls = load_object(path)
+        if not (isinstance(cls, type) and issubclass(cls, BasePipeline)):
+            raise TypeError("it is not a BasePipeline")
+        sink = cls()
+        sink.bind(self._crawler)
+        sink.batcher = self._context().new_batcher(sink, sink.name, path, opener=sink.open)
+        return sink
+
+
+def _sink_path(one: Any) -> str:
+    path = one if isinstance(one, str) else global_object_name(one)
+    return _PREFIX + path[len(_OLD_PREFIX) :] if path.startswith(_OLD_PREFIX) else path
+
+
+class _NoStorage:
+    """Stands where a sink would: rows that get here are dumped without being offered."""
+
+    def save_items(self, *_: Any) -> bool:
+        return False
+
+    update_items = save_items
+
+
+class IntakePipeline:
+    """Looks at ``item.pipelines`` where ITEM_PIPELINES names no sink.
+
+    With a sink in the chain that one does it.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        from netspy_scrapy.context import CrawlContext  # noqa: PLC0415 - it imports this module
+
+        self._intake = CrawlContext.of(crawler).intake
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the pipeline."""
+        return cls(crawler)
+
+    def process_item(self, item: Any) -> Any:
+        """Hand the item to the sinks that it names."""
+        self._intake.admit(item)
+        return item
+
+    async def close_spider(self) -> None:
+        """Close the sinks that were opened for items."""
+        await self._intake.close_extra_sinks()

@@ -1,0 +1,101 @@
+"""Making the request of a further attempt, and whose attempts are counted."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING
+
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy import stats as keys
+from netspy_scrapy.backoff import RETRY_AFTER_STATUSES, Wait, parse_retry_after, wait_before_retry
+from netspy_scrapy.context import CrawlContext
+
+if TYPE_CHECKING:
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+
+logger = logging.getLogger(__name__)
+
+
+def claim_budget(request: Request, crawler: Crawler) -> None:
+    """Reset the retry count of a request that inherited it from another page.
+
+    ``Request(other_url, meta=response.meta)`` copies ``retry_times`` (scrapy#5598). The page that
+    a count belongs to is kept beside it. A redirect keeps the count of the page that redirected.
+    """
+    meta = request._meta if hasattr(request, "_meta") else request.meta  # noqa: SLF001
+    if not meta or "retry_times" not in meta:
+        return
+    page = fingerprint(request, crawler)
+    redirects = len(meta.get("redirect_urls", ()))
+    owner = meta.get(metakeys.RETRY_OWNER)
+    if owner is not None and owner[0] != page and redirects <= owner[1]:
+        del meta["retry_times"]
+        del meta[metakeys.RETRY_OWNER]
+    else:
+        meta[metakeys.RETRY_OWNER] = [page, redirects]
+
+
+def fingerprint(request: Request, crawler: Crawler) -> str:
+    """Return the page's fingerprint as the project's fingerprinter sees it, in hex."""
+    fingerprinter = crawler.request_fingerprinter
+    assert fingerprinter is not None
+    return fingerprinter.fingerprint(request).hex()
+
+
+class Retrier:
+    """Decides whether a page is fetched again, and makes the request that does it.
+
+    The request waits in the scheduler (``meta["netspy_delay"]``) and passes the request filter.
+    Meta keys obeyed: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._context = CrawlContext.of(crawler)
+        self._settings = self._context.retry_settings
+
+    def attempts_left(self, request: Request) -> bool:
+        """Tell whether *request* may be fetched once more."""
+        meta = request.meta
+        if not self._settings.enabled or meta.get("dont_retry", False):
+            return False
+        times = meta.get("max_retry_times")
+        return bool(meta.get("retry_times", 0) < (self._settings.times if times is None else times))
+
+    def wait(self, request: Request, response: Response | None = None) -> Wait:
+        """Return how long the next attempt has to wait."""
+        asked = None
+        if response is not None and response.status in RETRY_AFTER_STATUSES:
+            asked = parse_retry_after(response.headers.get(b"Retry-After"), time.time())
+        return wait_before_retry(
+            self._settings,
+            request.meta.get("retry_times", 0) + 1,
+            retry_after=asked,
+            uniform=random.uniform,
+        )
+
+    def again(self, request: Request, cause: str | int, reason: str, seconds: float) -> Request:
+        """Return the request of the next attempt, to be handed to the scheduler."""
+        crawler = self._context.crawler
+        retry_times = request.meta.get("retry_times", 0) + 1
+        again = request.copy()
+        again.meta["retry_times"] = retry_times
+        again.meta[metakeys.RETRY_OWNER] = [
+            fingerprint(request, crawler), len(request.meta.get("redirect_urls", ()))
+        ]  # fmt: skip
+        again.dont_filter = True
+        adjust = request.meta.get("priority_adjust", self._settings.priority_adjust)
+        again.priority = request.priority + adjust
+        if seconds > 0:
+            again.meta[metakeys.DELAY] = seconds
+        stats = self._context.stats
+        stats.inc_value(keys.RETRIES)
+        stats.inc_value(keys.RETRIES_BY_CAUSE.format(cause=cause))
+        logger.debug(
+            "Retrying %s in %.3g s (failed %d times): %s", request, seconds, retry_times, reason,
+            extra={"spider": crawler.spider},
+        )  # fmt: skip
+        return again

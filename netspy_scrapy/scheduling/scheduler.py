@@ -1,0 +1,181 @@
+"""The scheduler: Scrapy's, with requests that wait, and nothing lost at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from scrapy.core.scheduler import Scheduler as ScrapyScheduler
+from scrapy.utils.defer import deferred_from_coro
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy import stats as keys
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.http.request import Request as FacadeRequest
+from netspy_scrapy.retry import claim_budget
+
+if TYPE_CHECKING:
+    from scrapy import Request, Spider
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+
+logger = logging.getLogger(__name__)
+
+#: Unfinished requests are written in portions of this many lines.
+_DUMP_PORTION = 1000
+
+
+class Scheduler(ScrapyScheduler):
+    """Scrapy's scheduler, with three additions.
+
+    - A request with ``meta["netspy_delay"]`` (seconds) waits here, where it holds no download
+      slot. Retries that wait (Retry-After, backoff) use it.
+    - ``enqueue_request`` never raises: what cannot be queued is logged with the request, counted
+      and dumped. (An exception there ends a worker of Scrapy's scraper.)
+    - At the end, without a job directory, what was not done is written to FAILED_REQUEST_PATH;
+      with one, waiting requests are kept in it.
+
+    Settings: DUMP_UNFINISHED_ON_EXIT, FAILED_REQUEST_PATH, and Scrapy's own.
+    Stats: ``netspy/requests/delayed``, ``netspy/requests/unfinished_dumped``.
+    """
+
+    crawler: Crawler
+
+    def open(self, spider: Spider) -> Deferred[None] | None:
+        """Open the queues."""
+        self._context = CrawlContext.of(self.crawler)
+        self._context.has_scheduler = True
+        self._waiting: list[tuple[float, int, Request]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        return super().open(spider)
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Queue *request*; False: the request filter knows it."""
+        try:
+            if isinstance(request, FacadeRequest):
+                request.seal(self.spider)
+            claim_budget(request, self.crawler)
+            seconds = request.meta.pop(metakeys.DELAY, None)
+            if seconds is None or not seconds > 0:
+                return super().enqueue_request(request)
+            if not request.dont_filter and self.df.request_seen(request):
+                self.df.log(request, self.spider)
+                return False
+            self._wait(request, time.time() + seconds)
+        except Exception as exc:  # noqa: BLE001 - anything raised here would end Scrapy's worker
+            reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
+            self._context.failures.fail(request, "unqueueable", reason)
+        return True
+
+    def next_request(self) -> Request | None:
+        """Return a request that may go now."""
+        self._release_due()
+        while True:
+            request = super().next_request()
+            if request is None:
+                return None
+            due = request.meta.get(metakeys.NOT_BEFORE)
+            if due is None:
+                break
+            if due <= time.time():  # it waited in a job directory, and its time has come
+                del request.meta[metakeys.NOT_BEFORE]
+                break
+            self._wait(request, due)
+        self._context.from_scheduler.add(request)
+        return request
+
+    def __len__(self) -> int:
+        return super().__len__() + len(self._waiting)
+
+    @property
+    def ready(self) -> int:
+        """How many requests are queued and wait for nothing but a free slot."""
+        return super().__len__()
+
+    def close(self, reason: str) -> Deferred[None] | None:
+        """Keep what was not done, and close the queues."""
+        return deferred_from_coro(self._close(reason))
+
+    # Waiting ------------------------------------------------------------------------------------
+    def _wait(self, request: Request, due: float) -> None:
+        """Hold *request* until the Unix time *due*."""
+        request.meta[metakeys.NOT_BEFORE] = due
+        heapq.heappush(self._waiting, (due, next(self._order), request))
+        self._context.stats.inc_value(keys.REQUESTS_DELAYED)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            seconds = max(0.0, self._waiting[0][0] - time.time())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._release_due()
+        _scrapy.wake(self.crawler)
+
+    def _release_due(self) -> None:
+        """Move the requests whose time has come to the queue."""
+        if not self._waiting:
+            return
+        now = time.time()
+        released = False
+        while self._waiting and self._waiting[0][0] <= now:
+            request = heapq.heappop(self._waiting)[2]
+            del request.meta[metakeys.NOT_BEFORE]
+            if not self._dqpush(request):
+                self._mqpush(request)
+            released = True
+        if released or self._timer is None:
+            self._set_timer()
+
+    # The end ------------------------------------------------------------------------------------
+    async def _close(self, reason: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.dqs is not None:
+            self._keep_waiting_on_disk()
+        if self._context.dump_settings.unfinished:
+            await self._dump_unfinished(reason)
+        result: Any = super().close(reason)
+        if result is not None:
+            await result
+
+    def _keep_waiting_on_disk(self) -> None:
+        """Write the waiting requests to the job directory, with the time they are due."""
+        waiting, self._waiting = self._waiting, []
+        for _, _, request in waiting:
+            if not self._dqpush(request):
+                self._mqpush(request)
+
+    async def _dump_unfinished(self, reason: str) -> None:
+        """Write what is only in memory to FAILED_REQUEST_PATH."""
+        dumped = 0
+        while (request := self._take_unfinished()) is not None:
+            self._context.request_dump.add(request, reason=f"unfinished: {reason}")
+            dumped += 1
+            if dumped % _DUMP_PORTION == 0:
+                await self._context.request_dump.flush()
+        if dumped:
+            await self._context.request_dump.flush()
+            self._context.stats.inc_value(keys.UNFINISHED_DUMPED, dumped)
+            logger.warning(
+                "%d requests were not done when the crawl stopped (%s): kept in %s", dumped, reason,
+                self._context.dump_settings.request_path, extra={"spider": self.spider},
+            )  # fmt: skip
+
+    def _take_unfinished(self) -> Request | None:
+        if self._waiting:
+            return self._waiting.pop()[2]
+        request: Request | None = self.mqs.pop()
+        return request

@@ -1,0 +1,172 @@
+"""What becomes of an answer: accepted, refused, fetched again, given up."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from scrapy import signals
+from twisted.python.failure import Failure
+
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, ValidationError
+from netspy_scrapy.pacing import Pace
+from netspy_scrapy.retry import Retrier
+from netspy_scrapy.settings import StatusSettings, is_success
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from scrapy.http import Response
+    from typing_extensions import Self
+
+logger = logging.getLogger(__name__)
+
+#: How many outputs of a callback pass between two looks at the queue.
+_LOOK_EVERY = 100
+
+
+class OutcomeMiddleware:
+    """Decides the outcome of a page, in the place of Scrapy's HttpErrorMiddleware.
+
+    - An answer that is neither 2xx nor 3xx nor accepted (ACCEPT_STATUS_CODES,
+      HTTPERROR_ALLOWED_CODES, ``handle_httpstatus_list``) is a failure: the errback gets an
+      ``HttpStatusError``, and the request is dumped.
+    - ``ValidationError`` from ``validate`` or a callback fetches the page again, and is a failure
+      once the retries are used up. ``NotRetryError`` is a drop.
+    - Any other exception of a callback is treated like a ValidationError for netspy spiders, or
+      with NETSPY_RETRY_CALLBACK_ERRORS; else Scrapy logs it as always, and the request is dumped.
+    - A callback that yields without end is held back while the queue is over its bound.
+
+    Meta keys: ``handle_httpstatus_list``, ``handle_httpstatus_all``, and the Retrier's.
+    Stats: ``netspy/failures/...``, ``netspy/drops/...``, ``netspy/retries/...``.
+    """
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._context = CrawlContext.of(crawler)
+        self._retrier = Retrier(crawler)
+        self._pace = Pace(crawler)
+        self._settings = StatusSettings.from_settings(crawler.settings)
+        self._retry_callback_errors = self._context.retry_settings.callback_errors
+        self._validate = getattr(crawler.spidercls, "netspy_validate", None)
+        self._before_retry = getattr(crawler.spidercls, "netspy_before_retry", None)
+        self._failed = getattr(crawler.spidercls, "netspy_failed", None)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the middleware."""
+        return cls(crawler)
+
+    def process_spider_input(self, response: Response) -> None:
+        """Refuse an answer whose status is not wanted, then ask the spider's ``validate``."""
+        status = response.status
+        if not 200 <= status < 300 and not self._accepts(response):  # noqa: PLR2004
+            reason = response.meta.pop(metakeys.GIVEN_UP, "not an accepted status")
+            error = HttpStatusError(response, reason)
+            request = response.request
+            assert request is not None
+            self._context.failures.fail(request, status, str(error), status=status)
+            raise error
+        if self._validate is not None:
+            self._validate(self._crawler.spider, response)
+
+    async def process_spider_output(
+        self,
+        response: Response,  # noqa: ARG002 - Scrapy passes it by name
+        result: AsyncIterator[Any],
+    ) -> AsyncIterator[Any]:
+        """Pass on what the callback yields, at a pace that the crawl can follow."""
+        count = 0
+        async for one in result:
+            yield one
+            count += 1
+            if count % _LOOK_EVERY == 0:
+                await self._pace.wait_for_queue()
+
+    def process_spider_exception(
+        self, response: Response, exception: Exception
+    ) -> Iterable[Any] | None:
+        """Turn an exception into a retry, a drop or a failure."""
+        request = response.request
+        assert request is not None
+        if isinstance(exception, HttpStatusError):
+            return self._after_failure(request, response)
+        if isinstance(exception, NotRetryError):
+            self._context.failures.drop(request, "NotRetryError", str(exception))
+            return ()
+        if isinstance(exception, ValidationError) or self._retry_callback_errors:
+            return self._retry_or_fail(request, response, exception)
+        self._fail(request, response, exception)
+        return None
+
+    # Own methods -------------------------------------------------------------------------------
+    def _accepts(self, response: Response) -> bool:
+        settings = self._settings
+        status = response.status
+        if not settings.check or settings.allow_all or is_success(status):
+            return True
+        if status in settings.accept_codes:
+            return True
+        meta = response.meta
+        if meta.get("handle_httpstatus_all", False):
+            return True
+        allowed: Any = meta.get("handle_httpstatus_list")
+        if allowed is None:
+            allowed = getattr(
+                self._crawler.spider, "handle_httpstatus_list", settings.allowed_codes
+            )
+        return status in allowed
+
+    def _retry_or_fail(
+        self, request: Request, response: Response, exception: Exception
+    ) -> Iterable[Any]:
+        name = type(exception).__name__
+        if self._retrier.attempts_left(request):
+            wait = self._retrier.wait(request)
+            logger.warning("%s is fetched again: %s", request, _describe(exception),
+                           extra={"spider": self._crawler.spider})  # fmt: skip
+            again = self._retrier.again(request, name, _describe(exception), wait.seconds)
+            if self._before_retry is not None:
+                self._before_retry(self._crawler.spider, again, response, exception)
+            return [again]
+        self._fail(request, response, exception)
+        if not isinstance(exception, ValidationError):
+            self._report(response, exception)
+        return self._after_failure(request, response)
+
+    def _fail(self, request: Request, response: Response, exception: Exception) -> None:
+        name = type(exception).__name__
+        self._context.failures.fail(request, name, _describe(exception), status=response.status)
+
+    def _report(self, response: Response, exception: Exception) -> None:
+        """Tell what Scrapy tells of a callback that raised: a log line, a signal and stats."""
+        failure: Any = Failure(exception)  # type: ignore[no-untyped-call]
+        logger.error("Spider error processing %s", response.request, exc_info=exception,
+                     extra={"spider": self._crawler.spider})  # fmt: skip
+        self._crawler.signals.send_catch_log(
+            signals.spider_error, failure=failure, response=response, spider=self._crawler.spider
+        )
+        self._context.stats.inc_value("spider_exceptions/count")
+        self._context.stats.inc_value(f"spider_exceptions/{type(exception).__name__}")
+
+    def _after_failure(self, request: Request, response: Response | None) -> Iterable[Any]:
+        if self._failed is None:
+            return ()
+        output: Iterable[Any] = self._failed(self._crawler.spider, request, response)
+        return output
+
+
+def _describe(exception: Exception) -> str:
+    """Return the exception with the line that raised it."""
+    text = f"{type(exception).__name__}: {exception}" if str(exception) else repr(exception)
+    trace = exception.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return text
+    code = trace.tb_frame.f_code
+    return f"{text} ({code.co_filename}:{trace.tb_lineno} in {code.co_name})"

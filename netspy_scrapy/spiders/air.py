@@ -1,0 +1,294 @@
+"""AirSpider: netspy's spider of one process."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import scrapy
+from itemadapter import is_item
+from scrapy import signals
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, RequestError
+from netspy_scrapy.http.request import Request
+from netspy_scrapy.http.response import Response
+from netspy_scrapy.spiders.adapter import FunctionCallback, adapt_callbacks, view
+from netspy_scrapy.spiders.logger import SpiderLogger
+from netspy_scrapy.spiders.setup import configure
+from netspy_scrapy.stats import ITEMS_REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+    from scrapy.crawler import Crawler
+    from scrapy.settings import BaseSettings
+    from twisted.python.failure import Failure
+    from typing_extensions import Self
+
+
+class AirSpider(scrapy.Spider):
+    """A netspy spider: ``start_requests`` and callbacks ``(self, request, response)``.
+
+    ::
+
+        class NewsSpider(AirSpider):
+            __custom_setting__ = {"SPIDER_THREAD_COUNT": 8}
+
+            def start_requests(self):
+                yield Request("https://example.com")
+
+            def parse(self, request, response):
+                yield {"url": request.url, "title": response.css("title::text").get()}
+
+        NewsSpider().start()        # blocks until the crawl is done
+
+    Callbacks yield requests, items, dicts, and callables (which are called). Hooks:
+    ``download_midware``, ``validate``, ``exception_request``, ``failed_request``,
+    ``start_callback``, ``end_callback``. It runs by ``start()``, ``scrapy runspider`` and
+    ``scrapy crawl`` alike; the add-on is switched on for it.
+    """
+
+    __custom_setting__: ClassVar[dict[str, Any] | None] = None
+
+    netspy_active = False
+    """Whether a crawl is running this instance, so that ``start()`` is Scrapy's to call."""
+
+    netspy_start_error: Exception | None = None
+    """What ``start_callback`` or ``start_requests`` raised."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__dict__.get("name"):
+            cls.name = cls.__name__
+        adapt_callbacks(cls)
+
+    def __init__(
+        self,
+        *args: Any,
+        thread_count: int | None = None,
+        pipelines: list[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.netspy_arguments: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("SPIDER_THREAD_COUNT", thread_count),
+                ("ITEM_PIPELINES", pipelines),
+            )
+            if value is not None
+        }
+
+    @classmethod
+    def update_settings(cls, settings: BaseSettings) -> None:
+        """Add netspy's defaults, its ``setting.py``, environment and ``__custom_setting__``."""
+        super().update_settings(settings)
+        configure(cls, settings)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """Build the spider for a crawl, or take the instance whose ``start()`` was called."""
+        instance = kwargs.pop("netspy_instance", None)
+        if instance is None:
+            spider = super().from_crawler(crawler, *args, **kwargs)
+        else:
+            spider = cast("Self", instance)
+            spider._set_crawler(crawler)  # noqa: SLF001
+        spider.netspy_active = True
+        spider.netspy_start_error = None
+        crawler.signals.connect(spider.netspy_closed, signals.spider_closed)
+        return spider
+
+    # What netspy users override ------------------------------------------------------------------
+    def start_requests(self) -> Any:
+        """Yield the first requests."""
+        for url in self.start_urls:
+            yield Request(url, filter_repeat=False)
+
+    def download_midware(self, request: Request) -> Any:
+        """Change *request* before each attempt; return it, another one, or None."""
+
+    def validate(self, request: Request, response: Response) -> Any:
+        """Look at an answer before the callback.
+
+        ValidationError fetches the page again; NotRetryError, or returning False, drops it.
+        """
+
+    def exception_request(
+        self, request: Request, response: Response | None, exception: Exception
+    ) -> Any:
+        """See each retry before it is sent; *response* is None if there was no answer."""
+
+    def failed_request(self, request: Request, response: Response | None) -> Any:
+        """Handle a request that failed for good; may yield requests and items."""
+
+    def start_callback(self) -> Any:
+        """Prepare the crawl, before ``start_requests``."""
+
+    def end_callback(self) -> Any:
+        """Finish the crawl; called once, also after a limit or a signal."""
+
+    @property
+    def logger(self) -> Any:
+        """A logger of the class's name that takes ``{}`` and ``%s`` messages."""
+        return SpiderLogger(logging.getLogger(type(self).__name__), {"spider": self})
+
+    # Running -------------------------------------------------------------------------------------
+    def start(self) -> Any:
+        """Run the spider until it is done.
+
+        May be called several times in a process, and where an event loop is running. (Scrapy
+        calls it too, once the crawl runs, for the first requests.)
+        """
+        if self.netspy_active:
+            return self.netspy_start()
+        from netspy_scrapy.spiders.runner import run  # noqa: PLC0415 - installs a reactor
+
+        return run(self)
+
+    def stop(self) -> None:
+        """End the crawl: what runs is finished, what is queued is dumped."""
+        _scrapy.close_spider(self.crawler, "stopped")
+
+    # What the crawl calls ------------------------------------------------------------------------
+    async def netspy_start(self) -> AsyncIterator[Any]:
+        """Yield the first requests as Scrapy takes them."""
+        try:
+            self.start_callback()
+            output = self.netspy_output(self.start_requests(), "start_requests")
+            if inspect.isawaitable(output):
+                output = await output
+            if hasattr(output, "__aiter__"):
+                async for one in output:
+                    yield one
+            else:
+                for one in output:
+                    yield one
+        except Exception as exc:
+            self.netspy_start_error = exc
+            raise
+
+    def netspy_closed(self) -> None:
+        """Call ``end_callback`` once the crawl is over."""
+        self.netspy_active = False
+        try:
+            self.end_callback()
+        except Exception:
+            self.logger.exception("end_callback raised")
+
+    def netspy_output(self, output: Any, where: str) -> Any:
+        """Convert what a callback gave: requests are sealed, callables called."""
+        if inspect.isawaitable(output):
+            return self._converted_coroutine(output, where)
+        if hasattr(output, "__aiter__"):
+            return self._converted_async(output, where)
+        return self._converted(output, where)
+
+    def netspy_validate(self, response: scrapy.http.Response) -> None:
+        """Ask ``validate`` before the callback."""
+        if type(self).validate is AirSpider.validate:
+            return
+        request = view(response.request)
+        if self.validate(request, Response(response, request)) is False:
+            raise NotRetryError("validate returned False")
+
+    def netspy_before_retry(
+        self,
+        again: scrapy.Request,
+        response: scrapy.http.Response | None,
+        exception: Exception | None,
+    ) -> None:
+        """Call ``exception_request`` before a retry; it may change the request in place."""
+        if type(self).exception_request is AirSpider.exception_request:
+            return
+        if exception is None and response is not None:
+            exception = HttpStatusError(response, "fetched again")
+        assert exception is not None
+        if isinstance(again, Request):
+            again.unseal()
+        try:
+            seen: Any = again
+            self.exception_request(seen, Response.of(response, seen), exception)
+        except Exception:
+            self.logger.exception("exception_request raised")
+        if isinstance(again, Request):
+            again.seal(self)
+
+    def netspy_failed(
+        self, request: scrapy.Request, response: scrapy.http.Response | None
+    ) -> Iterable[Any]:
+        """Call ``failed_request`` for a request that failed for good; return what it yields."""
+        if type(self).failed_request is AirSpider.failed_request:
+            return
+        seen = view(request)
+        try:
+            answer = self.failed_request(seen, Response.of(response, seen))
+            yield from self._converted(answer, "failed_request")
+        except Exception:
+            self.logger.exception("failed_request raised")
+
+    def netspy_errback(self, failure: Failure) -> Any:
+        """Call ``failed_request`` for a download that failed for good.
+
+        What was raised after the download (``validate``, a refused status) is raised again, so
+        that it reaches the spider middleware, which decides on it.
+        """
+        if not getattr(failure.value, "netspy_download_failed", False):
+            failure.raiseException()
+        return self.netspy_failed(failure.request, None)  # type: ignore[attr-defined]
+
+    def netspy_seal(self, request: Request) -> Request:
+        """Make *request* ready for Scrapy."""
+        request.seal(self)
+        callback = request.callback
+        if (
+            callback is not None
+            and not hasattr(callback, "netspy_callback")
+            and getattr(callback, "__self__", None) is not self
+        ):
+            request.callback = FunctionCallback(self, callback)
+        if request.errback is None:
+            request.errback = self.netspy_errback
+        return request
+
+    # Own methods ---------------------------------------------------------------------------------
+    def _converted(self, output: Any, where: str) -> Iterator[Any]:
+        if output is None:
+            return
+        alone = is_item(output) or isinstance(output, (scrapy.Request, str, bytes))
+        for one in (output,) if alone or not hasattr(output, "__iter__") else output:
+            yield from self._converted_one(one, where)
+
+    def _converted_one(self, one: Any, where: str) -> Iterable[Any]:
+        if isinstance(one, Request):
+            try:
+                return (self.netspy_seal(one),)
+            except RequestError as exc:
+                return self._unusable(one, exc)
+        if isinstance(one, scrapy.Request) or is_item(one):
+            return (one,)
+        if callable(one):
+            one()  # what it returns is its own affair, as in netspy
+        elif one is not None:
+            self.logger.error(
+                "%s yielded %s %.80r, which is neither a Request nor an Item, a dict or a callable",
+                where, type(one).__name__, one,
+            )  # fmt: skip
+            CrawlContext.of(self.crawler).stats.inc_value(ITEMS_REFUSED)
+        return ()
+
+    async def _converted_async(self, output: AsyncIterator[Any], where: str) -> AsyncIterator[Any]:
+        async for one in output:
+            for converted in self._converted_one(one, where):
+                yield converted
+
+    async def _converted_coroutine(self, output: Any, where: str) -> Any:
+        return self.netspy_output(await output, where)
+
+    def _unusable(self, request: Request, exc: RequestError) -> Iterable[Any]:
+        """Fail a request that cannot be sent, as a download that failed."""
+        CrawlContext.of(self.crawler).failures.fail(request, "RequestError", str(exc))
+        return self.netspy_failed(request, None)
