@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Counts the requests that the file in the job directory could not be told about.
-FILTER_DEGRADED: Final = "netspy/filter/degraded"
 #: Scrapy's own count of filtered requests.
 FILTERED: Final = "dupefilter/filtered"
 

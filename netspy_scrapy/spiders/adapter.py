@@ -47,10 +47,14 @@ def adapt_callbacks(cls: type) -> None:
                 and not name.startswith("__")
                 and inspect.isfunction(method)
                 and not hasattr(method, "netspy_callback")
-                and getattr(cls, name, None) is method
+                and _is_current(cls, name, method)
                 and _takes_two(method)
             ):
                 setattr(cls, name, adapted(method))
+
+
+def _is_current(cls: type, name: str, method: Any) -> bool:
+    return getattr(cls, name, None) is method
 
 
 def adapted(method: Callable[..., Any]) -> Callable[..., Any]:
