@@ -245,17 +245,15 @@ def _add(settings: BaseSettings, name: str, cls: type, order: int) -> None:
 def _replace(settings: BaseSettings, name: str, old: type, new: type, order: int) -> bool:
     """Put *new* where *old* is in a component list; False: the project switched *old* off."""
     chosen = settings.getdict(name)
-    places = {one: place for one, place in chosen.items() if _is_ours(one, old)}
-    if places:
-        place = next(iter(places.values()))
-        if place is None:
-            return False
-        order = place
     base = settings.getdict(f"{name}_BASE")
-    order = next((place for one, place in base.items() if _is_ours(one, old) and not places), order)
-    kept = {one: place for one, place in chosen.items() if one not in places}
-    chosen = {**kept, old: None, new: order}
-    settings.set(name, chosen, settings.getpriority(name) or 0)
+    places = [place for one, place in [*base.items(), *chosen.items()] if _is_ours(one, old)]
+    if places and places[-1] is None:
+        return False
+    # Below Scrapy 2.19 an entry is switched off only under the very key that it has.
+    kept = {one: place for one, place in chosen.items() if not _is_ours(one, old)}
+    off = {one: None for one in [*base, *chosen] if _is_ours(one, old)}
+    place = places[-1] if places else order
+    settings.set(name, {**kept, **off, new: place}, settings.getpriority(name) or 0)
     return True
 
 

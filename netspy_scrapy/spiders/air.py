@@ -63,6 +63,9 @@ class AirSpider(scrapy.Spider):
         super().__init_subclass__(**kwargs)
         if not cls.__dict__.get("name"):
             cls.name = cls.__name__
+        if "start" not in cls.__dict__:
+            # Below Scrapy 2.15 a start_requests() without a start() beside it is called deprecated.
+            cls.start = cls.start  # type: ignore[method-assign]
         adapt_callbacks(cls)
 
     def __init__(
