@@ -130,7 +130,8 @@ def shallow_copy(request: RequestT) -> RequestT:
         for slot in base.__dict__.get("__slots__", ()):
             if slot != "__weakref__" and hasattr(request, slot):
                 setattr(other, slot, getattr(request, slot))
-    other.__dict__.update(request.__dict__)
+    if hasattr(request, "__dict__"):  # a plain request has none from Scrapy 2.19 on
+        other.__dict__.update(request.__dict__)
     return other
 
 

@@ -49,13 +49,14 @@ def fingerprint(request: Request, crawler: Crawler) -> str:
 class Retrier:
     """Decides whether a page is fetched again, and makes the request that does it.
 
-    The request waits in the scheduler (``meta["netspy_delay"]``) and passes the request filter.
+    A netspy spider's ``exception_request`` sees it first, and may change it. The request waits in the scheduler (``meta["netspy_delay"]``) and passes the request filter.
     Meta keys obeyed: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._context = CrawlContext.of(crawler)
         self._settings = self._context.retry_settings
+        self._hook = getattr(crawler.spidercls, "netspy_before_retry", None)
 
     def attempts_left(self, request: Request) -> bool:
         """Tell whether *request* may be fetched once more."""
@@ -77,18 +78,32 @@ class Retrier:
             uniform=random.uniform,
         )
 
-    def again(self, request: Request, cause: str | int, reason: str, seconds: float) -> Request:
-        """Return the request of the next attempt, to be handed to the scheduler."""
+    def again(
+        self,
+        request: Request,
+        cause: str | int,
+        reason: str,
+        seconds: float,
+        *,
+        response: Response | None = None,
+        exception: Exception | None = None,
+    ) -> Request:
+        """Return the request of the next attempt, to be handed to the scheduler.
+
+        *cause* is what it is counted under, *response* and *exception* are what went wrong.
+        """
         crawler = self._context.crawler
         retry_times = request.meta.get("retry_times", 0) + 1
         again = request.copy()
         again.meta["retry_times"] = retry_times
-        again.meta[metakeys.RETRY_OWNER] = [
-            fingerprint(request, crawler), len(request.meta.get("redirect_urls", ()))
-        ]  # fmt: skip
         again.dont_filter = True
         adjust = request.meta.get("priority_adjust", self._settings.priority_adjust)
         again.priority = request.priority + adjust
+        if self._hook is not None:
+            self._hook(crawler.spider, again, response, exception)
+        # After the hook, which may have changed the URL, and so the page.
+        redirects = len(again.meta.get("redirect_urls", ()))
+        again.meta[metakeys.RETRY_OWNER] = [fingerprint(again, crawler), redirects]
         if seconds > 0:
             again.meta[metakeys.DELAY] = seconds
         stats = self._context.stats

@@ -48,7 +48,6 @@ class StatusPolicyMiddleware:
             settings.retry_codes - settings.accept_codes if settings.check else frozenset()
         )
         self._exceptions = self._context.retry_settings.exceptions
-        self._hook = getattr(crawler.spidercls, "netspy_before_retry", None)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -74,8 +73,10 @@ class StatusPolicyMiddleware:
                 f"Retry-After: {asked} is longer than RETRY_AFTER_MAX = {wait.seconds:g} s"
             )
             return response
-        again = self._retrier.again(request, status, f"HTTP status {status}", wait.seconds)
-        return self._send(again, request, response, None)
+        again = self._retrier.again(
+            request, status, f"HTTP status {status}", wait.seconds, response=response
+        )
+        return self._send(again, request)
 
     def process_exception(
         self, request: Request, exception: Exception
@@ -89,18 +90,12 @@ class StatusPolicyMiddleware:
             return None
         name = type(exception).__name__
         wait = self._retrier.wait(request)
-        again = self._retrier.again(request, name, f"{name}: {exception}", wait.seconds)
-        return self._send(again, request, None, exception)
+        again = self._retrier.again(
+            request, name, f"{name}: {exception}", wait.seconds, exception=exception
+        )
+        return self._send(again, request)
 
-    def _send(
-        self,
-        again: Request,
-        request: Request,
-        response: Response | None,
-        exception: Exception | None,
-    ) -> Request | Coroutine[Any, Any, Request]:
-        if self._hook is not None:
-            self._hook(self._crawler.spider, again, response, exception)
+    def _send(self, again: Request, request: Request) -> Request | Coroutine[Any, Any, Request]:
         if metakeys.DELAY in again.meta and request not in self._context.from_scheduler:
             return self._wait_here(again)
         return again

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from netspy_scrapy.dumps.codec import ClassResolver
 
-_NAMES = frozenset({"table", "data", "update_keys", "pipelines", "reason", "time", "spider"})
+_NAMES = frozenset(
+    {"table", "data", "update_keys", "unique_keys", "pipelines", "reason", "time", "spider"}
+)
 
 
 def now() -> str:
@@ -45,6 +47,8 @@ class ItemRecord:
     time: str = ""
     """When it was dumped: ISO 8601, UTC."""
     spider: str = ""
+    unique_keys: tuple[str, ...] = ()
+    """The item's ``__unique_key__``, by which some sinks know a row that they have."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Fields that another tool wrote into the line; they stay in it."""
 
@@ -72,6 +76,7 @@ class ItemRecord:
             reason=_text(fields, "reason"),
             time=_text(fields, "time"),
             spider=_text(fields, "spider"),
+            unique_keys=_names(fields, "unique_keys") or (),
             extra={name: value for name, value in fields.items() if name not in _NAMES},
         )
 
@@ -79,6 +84,8 @@ class ItemRecord:
         fields: dict[str, Any] = {"table": self.table, "data": dict(self.data)}
         if self.update_keys is not None:
             fields["update_keys"] = list(self.update_keys)
+        if self.unique_keys:
+            fields["unique_keys"] = list(self.unique_keys)
         if self.pipelines is not None:
             fields["pipelines"] = list(self.pipelines)
         for name in ("reason", "time", "spider"):

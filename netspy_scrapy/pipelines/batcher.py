@@ -272,6 +272,7 @@ class Batcher:
                 table=group.table,
                 data=group.rows[position].data,
                 update_keys=group.update_keys,
+                unique_keys=group.unique_keys,
                 pipelines=(group.path,),
                 reason=why,
                 time=time,

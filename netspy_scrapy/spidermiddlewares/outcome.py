@@ -53,7 +53,6 @@ class OutcomeMiddleware:
         self._settings = StatusSettings.from_settings(crawler.settings)
         self._retry_callback_errors = self._context.retry_settings.callback_errors
         self._validate = getattr(crawler.spidercls, "netspy_validate", None)
-        self._before_retry = getattr(crawler.spidercls, "netspy_before_retry", None)
         self._failed = getattr(crawler.spidercls, "netspy_failed", None)
 
     @classmethod
@@ -129,9 +128,14 @@ class OutcomeMiddleware:
             wait = self._retrier.wait(request)
             logger.warning("%s is fetched again: %s", request, _describe(exception),
                            extra={"spider": self._crawler.spider})  # fmt: skip
-            again = self._retrier.again(request, name, _describe(exception), wait.seconds)
-            if self._before_retry is not None:
-                self._before_retry(self._crawler.spider, again, response, exception)
+            again = self._retrier.again(
+                request,
+                name,
+                _describe(exception),
+                wait.seconds,
+                response=response,
+                exception=exception,
+            )
             return [again]
         self._fail(request, response, exception)
         if not isinstance(exception, ValidationError):

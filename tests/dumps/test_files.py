@@ -55,7 +55,7 @@ from netspy_scrapy.dumps.files import DumpFile
 
 
 # Appending -------------------------------------------------------------------------------------
-def test_append_creates_folders_and_private_files(tmp_path, monkeypatch):
+def test_append_creates_folders_and_private_files(tmp_path, caplog):
     """Folders are made, and lines (they may hold cookies) are the owner's only, from the start."""
     before = os.umask(0)
     try:
@@ -67,6 +67,7 @@ def test_append_creates_folders_and_private_files(tmp_path, monkeypatch):
 
     assert dump.path.read_bytes() == b'{"n": 1}\n{"n": 2, "text": "\\u00e9\\u2028"}\n'
     assert mode(dump.path) == mode(f"{dump.path}.lock") == 0o600
+    assert not caplog.records  # it was never open to others, not even for a moment
 
 
 def test_looser_mode_is_tightened(dump, caplog):
@@ -334,6 +335,20 @@ def test_released_lines_go_on_where_they_stopped(dump):
         first.done([0])
 
 
+def test_older_claims_come_first(dump, tmp_path):
+    """What several killed replays left is taken over in the order in which it was claimed."""
+    (tmp_path / "failed.jsonl.replaying-9-20").write_text(line(2))
+    (tmp_path / "failed.jsonl.replaying-10-3").write_text(line(1))
+    (tmp_path / "failed.jsonl.replaying-10-3.mine").write_text(line(0))
+    dump.append([line(3)])
+    with dump.claim() as claimed:
+        found = [one for _, one in claimed.lines()]
+
+    assert found == [line(1), line(2), line(3)]
+    assert numbers(dump.path) == [1, 2, 3]
+    assert (tmp_path / "failed.jsonl.replaying-10-3.mine").exists()
+
+
 def test_living_replay_keeps_its_lines(dump):
     """While a replay lives, in this process or another, its lines are not taken from it."""
     dump.append([line(1)])
@@ -562,7 +577,10 @@ def kill_at(owner, name, call, when):
 
 owner = {"append": SharedPath, "rename": Path, "unlink": Path}[sys.argv[2]]
 kill_at(owner, sys.argv[2], int(sys.argv[3]), sys.argv[4])
-DumpFile(sys.argv[1]).claim().close()
+claimed = DumpFile(sys.argv[1]).claim()
+if sys.argv[5] == "put_back":
+    claimed.put_back(claimed.lines())
+claimed.close()
 """
 
 
@@ -573,25 +591,25 @@ def test_kill_at_any_step_loses_nothing(dump, tmp_path):
     """
     total = 3500
     dump.append([line(n) for n in range(total)])
-    counts = Counter(range(total))
-    for what, call, when, doubled in [
-        ("rename", 1, "after", 0),
-        ("append", 1, "before", 0),
-        ("append", 1, "after", 1000),  # written, but not noted
-        ("append", 3, "before", 0),  # one chunk done
-        ("append", 4, "after", 0),  # two more, noted
-        ("unlink", 1, "before", 0),
-        ("unlink", 1, "after", 0),  # the journal is left alone
+    for what, call, when, how, doubled in [
+        ("rename", 1, "after", "close", 0),
+        ("append", 1, "before", "close", 0),
+        ("append", 2, "before", "close", 1000),  # written, but not noted
+        ("append", 3, "before", "close", 0),  # one chunk done
+        ("append", 4, "after", "close", 0),  # two more, noted
+        ("append", 2, "before", "put_back", 1000),
+        ("append", 1, "before", "put_back", 0),
+        ("unlink", 1, "before", "close", 0),
+        ("unlink", 1, "after", "close", 0),  # the journal is left alone
     ]:
-        victim = run(VICTIM_AT, dump.path, what, call, when)
+        victim = run(VICTIM_AT, dump.path, what, call, when, how)
         assert victim.wait() == -signal.SIGKILL
         total += doubled
-        names_left = names(tmp_path)
         claimed = dump.claim()
         counts = Counter(json.loads(one)["n"] for _, one in claimed.lines())
         claimed.release()
 
-        assert counts.keys() == set(range(3500)), (what, call, when, names_left)
+        assert counts.keys() == set(range(3500)), (what, call, when, how)
         assert sum(counts.values()) == total
     with dump.claim() as claimed:
         claimed.done(number for number, _ in claimed.lines())

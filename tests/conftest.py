@@ -1,0 +1,42 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.site import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def running_site() -> Iterator[Site]:
+    """The local web site, one process for the whole run."""
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+def site(running_site: Site) -> Site:
+    """The local web site, with nothing set and an empty log."""
+    running_site.reset()
+    return running_site
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in a folder of its own, with no setting from outside."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("SCRAPY_SETTINGS_MODULE", "NETSPY_SETTING"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _log_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)

@@ -1,0 +1,118 @@
+"""Runs all checks: ``python3 tests/run.py``.
+
+The first time it makes a virtual environment with tox (``.tox/runner``); tox makes those of the
+checks: lint, types, and the tests on the oldest Scrapy, one in between and the newest, with each
+Python from 3.10 to 3.13 that is on this machine. ``tests/run.py -- -k dumps`` hands what follows
+``--`` to pytest and leaves the other checks out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 10):  # noqa: UP036 - said here, as pip would say it at length
+    sys.exit(f"Python 3.10 or newer is needed; this is {sys.version.split()[0]}")
+
+# Not the folder of this file: it has a module called site.
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from tools.bootstrap import ROOT, environment
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+_ENVIRONMENT = re.compile(r"(\S+): commands\[\d+\]> pytest")
+_CLOSING = re.compile(r"=+ (?:no tests ran|\d+ (?:passed|failed|error|skipped|deselected)).*=+")
+
+
+def main() -> int:
+    """Run the command; the exit status is tox's."""
+    tox = [str(environment(ROOT / ".tox" / "runner", "tox>=4.20,<5")), "-m", "tox", "run"]
+    pythons = present_pythons()
+    posargs = sys.argv[1:]
+    chosen = tests_to_run(list(pythons))
+    if not posargs:
+        chosen = ["lint", "types", *chosen]
+    print(f"Running {', '.join(chosen)}", flush=True)
+    command = [*tox, "-e", ",".join(chosen), "--discover", *pythons.values(), *posargs]
+    return run(command)
+
+
+def run(command: list[str]) -> int:
+    """Run tox; show its output, and once more at the end how each pytest closed."""
+    closings: dict[str, str] = {}
+    running = ""
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        encoding="utf-8", errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if match := _ENVIRONMENT.match(line):
+                running = match[1]
+            elif _CLOSING.fullmatch(line.strip()):
+                closings[running] = line.strip()
+    print()
+    # What failed comes last, where it is read.
+    order = sorted(closings, key=lambda name: " passed" in closings[name] and not _bad(closings[name]))
+    for name in reversed(order):
+        print(f"{name}: {closings[name].strip('= ')}")
+    if order:
+        print(closings[order[0]])
+    return process.returncode
+
+
+def _bad(closing: str) -> bool:
+    return re.search(r"\d+ (failed|error)", closing) is not None
+
+
+def tests_to_run(pythons: list[str]) -> list[str]:
+    """Return the tox environments of the tests: each Python once, each Scrapy at least once.
+
+    The oldest Scrapy gets the oldest Python, the newest the newest.
+    """
+    names = [f"py{version.replace('.', '')}" for version in pythons]
+    between = names[1] if len(names) > 2 else names[0]  # noqa: PLR2004
+    chosen = [f"{names[0]}-oldest", f"{between}-between"]
+    chosen += [f"{name}-newest" for name in names[1:] if name != between]
+    return chosen if len(names) > 1 else [*chosen, f"{names[0]}-newest"]
+
+
+def present_pythons() -> dict[str, str]:
+    """Return the Pythons to test with, as version and path; tell which are not there."""
+    found = {}
+    for version in PYTHONS:
+        path = next((one for one in candidates(version) if runs(one, version)), None)
+        if path is None:
+            print(f"Python {version} is not on this machine: its tests are left out", flush=True)
+        else:
+            found[version] = str(path)
+    mine = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return found or {mine: sys.executable}
+
+
+def candidates(version: str) -> list[Path]:
+    """Return where Python *version* may be: this one, the PATH, pyenv's versions."""
+    folders = [Path(one) for one in os.environ.get("PATH", "").split(os.pathsep) if one]
+    found = [folder / f"python{version}" for folder in folders]
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found += sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)
+    return [Path(sys.executable), *found]
+
+
+def runs(python: Path, version: str) -> bool:
+    """Tell whether *python* starts and is of *version*: a pyenv shim may exist and do neither."""
+    command = [str(python), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    try:
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and answer.stdout.strip() == version
+
+
+if __name__ == "__main__":
+    sys.exit(main())
