@@ -50,10 +50,21 @@ def is_closing(crawler: Crawler) -> bool:
     return slot is None or slot.closing is not None
 
 
-def downloader_is_busy(crawler: Crawler) -> bool:
-    """Tell whether every download slot is taken."""
+def queue_is_moving(crawler: Crawler) -> bool:
+    """Tell whether the engine takes requests out of the queue, so that it will shrink.
+
+    It does not while what is queued has to wait for something else (a scheduler of ours says so),
+    and while answers that are being handled fill the scraper.
+    """
     engine = engine_of(crawler)
-    return engine is not None and bool(engine.downloader.needs_backout())
+    slot = _slot(crawler)
+    if engine is None or slot is None:
+        return False
+    scraping = engine.scraper.slot
+    if scraping is not None and scraping.needs_backout():
+        return False
+    starved = getattr(slot.scheduler, "starved", None)
+    return bool(engine.downloader.needs_backout()) if starved is None else not starved
 
 
 def queued(crawler: Crawler) -> int:

@@ -17,10 +17,10 @@ _LOOK = 0.05
 
 
 class Pace:
-    """Waits while more is queued than NETSPY_START_MAX_QUEUED and the downloader is busy.
+    """Waits while more is queued than NETSPY_START_MAX_QUEUED and the queue is moving.
 
-    Once a download slot is free it never waits: what is queued may be unable to go, while what
-    comes next may (another domain). So no wait of one domain holds up another.
+    A queue whose requests all have to wait for something else holds nobody up: what comes next
+    may be able to go (another domain). So no wait of one domain holds up another.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -34,10 +34,10 @@ class Pace:
         return 0 < self._max_queued < _scrapy.queued(self._crawler)
 
     async def wait_for_queue(self) -> None:
-        """Wait until the queue has shrunk, a download slot is free, or the crawl closes."""
+        """Wait until the queue has shrunk or does not move, or the crawl closes."""
         while (
             self.is_over
-            and _scrapy.downloader_is_busy(self._crawler)
+            and _scrapy.queue_is_moving(self._crawler)
             and not _scrapy.is_closing(self._crawler)
         ):
             await asyncio.sleep(_LOOK)

@@ -49,7 +49,8 @@ def fingerprint(request: Request, crawler: Crawler) -> str:
 class Retrier:
     """Decides whether a page is fetched again, and makes the request that does it.
 
-    A netspy spider's ``exception_request`` sees it first, and may change it. The request waits in the scheduler (``meta["netspy_delay"]``) and passes the request filter.
+    A netspy spider's ``exception_request`` sees it first, and may change it. The request waits in
+    the scheduler (``meta["netspy_delay"]``) and passes the request filter.
     Meta keys obeyed: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
     """
 

@@ -81,7 +81,8 @@ SETTINGS: dict[str, Setting] = {
         32 * 1024 * 1024, "bytes of a body; 0: no limit", "DOWNLOAD_MAXSIZE"
     ),
     "NETSPY_START_MAX_QUEUED": Setting(
-        10_000, "queued requests above which start() waits while the downloader is busy; 0: never"
+        10_000,
+        "queued requests above which start() and callbacks wait for the downloader; 0: never",
     ),
     "USE_SESSION": Setting(False, "netspy spiders: requests share their cookies"),
     "RANDOM_USER_AGENT": Setting(True, "a browser's User-Agent on each request"),

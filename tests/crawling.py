@@ -29,9 +29,7 @@ class MemorySink(BasePipeline):
         rows(self.crawler).extend((table, dict(item)) for item in items)
         return True
 
-    def update_items(
-        self, table: str, items: list[dict[str, Any]], update_keys: list[str]
-    ) -> bool:
+    def update_items(self, table: str, items: list[dict[str, Any]], update_keys: list[str]) -> bool:
         rows(self.crawler).extend((table, dict(item), tuple(update_keys)) for item in items)
         return True
 
@@ -94,7 +92,7 @@ class PlainSpider(scrapy.Spider):
 
     name = "plain"
     urls: tuple[str, ...] = ()
-    meta: dict[str, Any] = {}  # noqa: RUF012
+    meta: dict[str, Any] = {}
     custom_settings: dict[str, Any] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -20,7 +20,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - said here, as pip would say it a
 # Not the folder of this file: it has a module called site.
 sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from tools.bootstrap import ROOT, environment
+from tools.bootstrap import ROOT, environment  # noqa: E402
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
@@ -57,17 +57,16 @@ def run(command: list[str]) -> int:
             elif _CLOSING.fullmatch(line.strip()):
                 closings[running] = line.strip()
     print()
-    # What failed comes last, where it is read.
-    order = sorted(closings, key=lambda name: " passed" in closings[name] and not _bad(closings[name]))
-    for name in reversed(order):
-        print(f"{name}: {closings[name].strip('= ')}")
-    if order:
-        print(closings[order[0]])
+    # What went wrong comes last, where it is read.
+    last = ""
+    for name, last in sorted(closings.items(), key=lambda pair: not _is_good(pair[1])):
+        print(f"{name}: {last.strip('= ')}")
+    print(last)
     return process.returncode
 
 
-def _bad(closing: str) -> bool:
-    return re.search(r"\d+ (failed|error)", closing) is not None
+def _is_good(closing: str) -> bool:
+    return " passed" in closing and not re.search(r"\d+ (failed|error)", closing)
 
 
 def tests_to_run(pythons: list[str]) -> list[str]:
@@ -76,7 +75,7 @@ def tests_to_run(pythons: list[str]) -> list[str]:
     The oldest Scrapy gets the oldest Python, the newest the newest.
     """
     names = [f"py{version.replace('.', '')}" for version in pythons]
-    between = names[1] if len(names) > 2 else names[0]  # noqa: PLR2004
+    between = names[1] if len(names) > 2 else names[0]
     chosen = [f"{names[0]}-oldest", f"{between}-between"]
     chosen += [f"{name}-newest" for name in names[1:] if name != between]
     return chosen if len(names) > 1 else [*chosen, f"{names[0]}-newest"]

@@ -53,6 +53,8 @@ class Scheduler(ScrapyScheduler):
         self._waiting: list[tuple[float, int, Request]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self.starved = False
+        """Whether the engine was last told that no request may go."""
         return super().open(spider)
 
     def enqueue_request(self, request: Request) -> bool:
@@ -78,6 +80,7 @@ class Scheduler(ScrapyScheduler):
         self._release_due()
         while True:
             request = super().next_request()
+            self.starved = request is None
             if request is None:
                 return None
             due = request.meta.get(metakeys.NOT_BEFORE)

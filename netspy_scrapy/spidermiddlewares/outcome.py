@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
+from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure
 
 from netspy_scrapy import meta as metakeys
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: How many outputs of a callback pass between two looks at the queue.
-_LOOK_EVERY = 100
+_LOOK_EVERY = 20
 
 
 class OutcomeMiddleware:
@@ -94,6 +95,8 @@ class OutcomeMiddleware:
         assert request is not None
         if isinstance(exception, HttpStatusError):
             return self._after_failure(request, response)
+        if isinstance(exception, CloseSpider):
+            return None
         if isinstance(exception, NotRetryError):
             self._context.failures.drop(request, "NotRetryError", str(exception))
             return ()

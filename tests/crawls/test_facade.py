@@ -85,7 +85,9 @@ def test_every_form_of_callback(site: Any) -> None:
             yield mw.Request(site.url("/page/1"), callback=self.other, **kwargs)
             yield mw.Request(site.url("/page/2"), callback="other", **kwargs)
             yield mw.Request(site.url("/page/3"), callback=module_callback, **kwargs)
-            yield mw.Request(site.url("/page/4"), callback=lambda q, r, page: {"lambda": page}, **kwargs)
+            yield mw.Request(
+                site.url("/page/4"), callback=lambda q, r, page: {"lambda": page}, **kwargs
+            )
             yield mw.Request(site.url("/page/5"))
 
         def other(self, request: Any, response: Any, page: int) -> Any:
@@ -168,7 +170,7 @@ def test_callback_that_raises_is_retried_then_dumped(site: Any) -> None:
 
 
 def test_hooks_in_their_order(site: Any) -> None:
-    """start_callback, download_midware, validate, the callback, exception_request, failed_request."""
+    """Every hook is called at its place: once a crawl, an attempt, a retry, a failure."""
     calls: list[Any] = []
 
     class Hooks(Spider):
@@ -278,7 +280,9 @@ def test_unusable_requests_fail_alone(site: Any) -> None:
 
     assert len(crawler.spider.seen) == 1
     assert failed == ["/relative", *(site.url(f"/page/{n}") for n in (1, 2, 3))]
-    assert [line["reason"] for line in dumped()][1] == "callback 'no_such_method' is not a method of Unusable"
+    assert [line["reason"] for line in dumped()][
+        1
+    ] == "callback 'no_such_method' is not a method of Unusable"
     assert netspy_stats(crawler)["netspy/failures/RequestError"] == 4
 
 
@@ -373,7 +377,8 @@ def test_cookies_stay_with_their_request(site: Any) -> None:
     class Cookies(Spider):
         def start_requests(self) -> Any:
             yield mw.Request(
-                site.url("/redirect?cookie=r%3D1&to=" + site.url("/cookie/show")), callback=self.show
+                site.url("/redirect?cookie=r%3D1&to=" + site.url("/cookie/show")),
+                callback=self.show,
             )
             yield mw.Request(site.url(login), callback=self.then)
 

@@ -111,7 +111,9 @@ def test_unchecked_statuses_all_reach_the_callback(site: Any) -> None:
         ({"handle_httpstatus_all": True}, 1, 3),
     ],
 )
-def test_scrapys_meta_keys_are_obeyed(site: Any, meta: dict[str, Any], pages: int, hits: int) -> None:
+def test_scrapys_meta_keys_are_obeyed(
+    site: Any, meta: dict[str, Any], pages: int, hits: int
+) -> None:
     """dont_retry, max_retry_times and handle_httpstatus_* mean what they mean in Scrapy."""
     crawler = crawl(PlainSpider, urls=(site.url("/status/503"),), meta=meta)
 

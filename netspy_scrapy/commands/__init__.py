@@ -1,0 +1,1 @@
+"""Commands of the package: console scripts, and the same as ``scrapy`` commands."""

@@ -1,0 +1,289 @@
+"""``netspy-retry``: replay what a crawl could not store.
+
+Exit status: 0 if nothing is left, 1 if rows are left (or were set aside as broken), 2 if the
+command or the project's settings cannot be used, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
+from scrapy.utils.conf import arglist_to_dict
+from scrapy.utils.log import configure_logging
+from scrapy.utils.project import get_project_settings
+
+from netspy_scrapy.commands.console import Console, Interrupted, brief
+from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
+from netspy_scrapy.commands.sinks import Sinks, describe
+from netspy_scrapy.dumps.files import DumpFile
+from netspy_scrapy.exceptions import ConfigError, DumpError
+from netspy_scrapy.settings import SinkSettings, read_text
+from netspy_scrapy.spiders.setup import (
+    _file_settings,
+    environment_settings,
+    pipelines,
+    translated,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from scrapy.settings import BaseSettings, Settings
+
+    from netspy_scrapy.dumps.claims import ClaimedFile
+
+_NAME = "netspy-retry"
+_DESCRIPTION = "Replay what a crawl could not store: each row goes to the sinks that still owe it."
+_LEFT = 1
+_UNUSABLE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the console script; return the exit status."""
+    parser = argparse.ArgumentParser(prog=_NAME, description=_DESCRIPTION)
+    _add_options(parser)
+    parser.add_argument(
+        "-s", "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="set/override setting (may be repeated)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    _make_importable()
+    try:
+        settings = get_project_settings()
+    except Exception as exc:  # noqa: BLE001 - runs the project's code
+        return _refuse(f"the project's settings cannot be read: {describe(exc)}")
+    try:
+        settings.setdict(arglist_to_dict(_with_pipelines(options.set)), priority="cmdline")
+    except ValueError:
+        return _refuse("invalid -s value, use -s NAME=VALUE")
+    return _run(options, settings)
+
+
+class Command(ScrapyCommand):
+    """``scrapy netspy-retry``: the same as the console script."""
+
+    requires_project = False
+    requires_crawler_process = False
+
+    def syntax(self) -> str:
+        """Return the options, for the help."""
+        return "--items [--path FILE]"
+
+    def short_desc(self) -> str:
+        """Return what the list of commands says."""
+        return "Replay what a crawl could not store"
+
+    def long_desc(self) -> str:
+        """Return what the help says."""
+        return _DESCRIPTION
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options, Scrapy's too."""
+        super().add_options(parser)
+        _add_options(parser)
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Set settings from the options."""
+        opts.set = _with_pipelines(opts.set)
+        super().process_options(args, opts)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Replay."""
+        if args:
+            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
+        assert self.settings is not None
+        _make_importable()
+        self.exitcode = _run(opts, self.settings)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--items", action="store_true", help="replay the rows of FAILED_ITEM_PATH")
+    parser.add_argument("--path", metavar="FILE", help="replay this file instead")
+
+
+def _run(options: argparse.Namespace, settings: Settings) -> int:
+    try:
+        _complete(settings)
+        return _ItemCommand(settings, options.path).run()
+    except ConfigError as exc:
+        because = "" if exc.__cause__ is None else f" ({describe(exc.__cause__)})"
+        return _refuse(describe(exc) + because)
+    except DumpError as exc:
+        print(f"{_NAME}: {exc}", file=sys.stderr)
+        return _LEFT
+    except KeyboardInterrupt:
+        print(f"{_NAME}: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _refuse(text: str) -> int:
+    print(f"{_NAME}: error: {text}", file=sys.stderr)
+    return _UNUSABLE
+
+
+# Settings --------------------------------------------------------------------------------------
+def _make_importable() -> None:
+    """Let modules of the working folder be imported, as a script there could."""
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def _complete(settings: BaseSettings) -> None:
+    """Add what a netspy spider reads besides the project: its file and its variables."""
+    settings.set("LOG_LEVEL", "INFO", "command")
+    settings.setdict(translated(_file_settings()), "project")
+    settings.setdict(translated(environment_settings(os.environ)), "project")
+
+
+def _with_pipelines(pairs: list[str]) -> list[str]:
+    """Return ``-s`` values where a list of ITEM_PIPELINES has become Scrapy's dict."""
+    changed = []
+    for pair in pairs:
+        name, sign, text = pair.partition("=")
+        if name == "ITEM_PIPELINES" and sign:
+            try:
+                value = json.loads(text)
+            except ValueError:
+                value = [one.strip() for one in text.split(",") if one.strip()]
+            if isinstance(value, list):
+                text = json.dumps(pipelines(value))
+        changed.append(f"{name}{sign}{text}")
+    return changed
+
+
+# Items -----------------------------------------------------------------------------------------
+class _ItemCommand:
+    """``--items``: from the settings to the exit status."""
+
+    def __init__(self, settings: Settings, path: str | None) -> None:
+        self._console = Console(settings, _NAME)
+        self._shown = path or read_text(settings, "FAILED_ITEM_PATH")
+        self._dump = DumpFile(self._shown)
+        self._settings = settings
+        self._sink_settings = SinkSettings.from_settings(settings)
+        configure_logging(settings)
+        self._sinks = Sinks(settings)
+
+    def run(self) -> int:
+        """Replay, and say what came of it."""
+        if why := self._refusal():
+            return _refuse(why)
+        try:
+            claimed = self._dump.claim()
+        except DumpError as exc:
+            return _refuse(str(exc))
+        if claimed is None:
+            return self._conclude_without_rows()
+        with claimed:
+            return asyncio.run(self._replay(claimed))
+
+    def _refusal(self) -> str | None:
+        """Return why the file is not even taken over, or None."""
+        path = self._dump.path
+        if path.is_file() and not os.access(path, os.R_OK):
+            return f"{path} cannot be read: permission denied"
+        if path.exists() and (why := self._dump.check_writable()):
+            return why
+        if not self._sinks.configured and _has_row_without_sinks(path):
+            return (
+                f"ITEM_PIPELINES names no sink, and {self._shown} has rows that do not say which "
+                "sinks owe them: name the sinks in the settings, or for this run with "
+                "-s ITEM_PIPELINES=module.Class"
+            )
+        return None
+
+    def _conclude_without_rows(self) -> int:
+        if _is_being_replayed(self._dump.path):
+            self._console.conclude(f"nothing done: another replay of {self._shown} is running")
+            return _LEFT
+        state = "is empty" if self._dump.path.exists() else "does not exist"
+        self._console.conclude(f"nothing to replay: {self._shown} {state}")
+        return 0
+
+    async def _replay(self, claimed: ClaimedFile) -> int:
+        total = claimed.remaining()
+        replay = ItemReplay(
+            claimed,
+            self._sinks,
+            self._sink_settings,
+            ProjectClasses(self._settings),
+            say=self._console.say,
+            advance=self._console.advance,
+        )
+        interrupted = Interrupted(replay.stop, self._console.say)
+        self._console.begin(total, "rows")
+        try:
+            await interrupted.run(replay.run())
+        finally:
+            self._console.end()
+        status = _LEFT if replay.stored < total or replay.close_failed else 0
+        try:
+            claimed.close()
+        except DumpError as exc:
+            self._console.say(f"{exc}; the next replay finds the rows all the same")
+            status = _LEFT
+        self._console.conclude(self._summary(replay, total, claimed.broken))
+        if interrupted.signal:
+            status = 128 + interrupted.signal
+        if interrupted.abandoned:
+            # Python would wait for the thread that is still in a sink.
+            sys.stdout.flush()
+            os._exit(status)
+        return status
+
+    def _summary(self, replay: ItemReplay, total: int, broken: int) -> str:
+        stored = replay.stored
+        if not total:
+            return f"nothing to replay: {self._shown} is empty"
+        rows = total - broken
+        text = f"replayed {stored} of {rows} rows: {stored} stored"
+        left = rows - stored
+        if left:
+            text += f", {left} left in {self._shown}"
+            faults = "; ".join(
+                f"{label}: {fault.rows}, {brief(fault.reason)}"
+                for label, fault in replay.faults.items()
+            )
+            text += f" ({faults})" if faults else ""
+        if broken:
+            text += f"; {broken} broken lines set aside in {self._shown}.broken"
+        return text
+
+
+def _has_row_without_sinks(path: Path) -> bool:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
+        for raw in file:
+            try:
+                fields = json.loads(raw)
+            except (RecursionError, ValueError):
+                continue
+            if isinstance(fields, dict) and "table" in fields and not fields.get("pipelines"):
+                return True
+    return False
+
+
+def _is_being_replayed(path: Path) -> bool:
+    start = f"{path.name}.replaying-"
+    return path.parent.is_dir() and any(one.name.startswith(start) for one in path.parent.iterdir())
+
+
+if __name__ == "__main__":
+    # Under its own name, by which a spider's start() knows that it is only imported.
+    from netspy_scrapy.commands import retry  # noqa: PLW0406 - this module is __main__
+
+    sys.exit(retry.main())

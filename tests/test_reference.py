@@ -1,0 +1,139 @@
+"""The reference pages say what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from scrapy import Request, Spider
+
+from netspy_scrapy import meta, stats
+from netspy_scrapy.dumps.codec import decode_line, encode_line
+from netspy_scrapy.dumps.items import ItemRecord
+from netspy_scrapy.dumps.requests import request_record
+from netspy_scrapy.settings import SETTINGS, UNSUPPORTED, Setting
+from netspy_scrapy.spiders import setup
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+TITLE = re.compile(r"^## +(.+)$", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+
+
+def text_of(page: str) -> str:
+    return (REFERENCE / page).read_text(encoding="utf-8")
+
+
+def section(page: str, title: str) -> str:
+    """Return the text under a second-level title."""
+    parts = TITLE.split(text_of(page))
+    return parts[parts.index(title) + 1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of each table row whose first cell holds code."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            found.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+    return found
+
+
+def code(cell: str) -> str:
+    match = CODE.fullmatch(cell)
+    assert match is not None, cell
+    return match[1]
+
+
+def all_code(text: str) -> list[str]:
+    return [name for cells in rows(text) for name in CODE.findall(cells[0])]
+
+
+def constants(module: object) -> set[str]:
+    """Return the values of a module's public constants."""
+    return {
+        value
+        for name, value in vars(module).items()
+        if name.isupper() and name[0] != "_" and isinstance(value, str)
+    }
+
+
+def documented_settings() -> dict[str, list[str]]:
+    before = text_of("settings.md").partition("## What netspy spiders set besides")[0]
+    return {code(cells[0]): cells for cells in rows(before)}
+
+
+def test_each_setting_has_one_row_and_no_other_has() -> None:
+    """A setting that is not on the page does not exist, and one on the page does."""
+    before = text_of("settings.md").partition("## What netspy spiders set besides")[0]
+    names = [code(cells[0]) for cells in rows(before)]
+
+    assert sorted(names) == sorted(SETTINGS)
+
+
+@pytest.mark.parametrize(("name", "setting"), SETTINGS.items(), ids=SETTINGS)
+def test_a_setting_has_its_default_and_its_counterpart(name: str, setting: Setting) -> None:
+    """The default on the page is the one that counts, and so is Scrapy's name for it."""
+    _, default, scrapy, meaning = documented_settings()[name]
+
+    assert ast.literal_eval(code(default)) == setting.default
+    assert type(ast.literal_eval(code(default))) is type(setting.default)
+    assert (code(scrapy) if scrapy else None) == setting.scrapy
+    assert meaning.endswith((".", ")"))
+
+
+def test_what_netspy_spiders_set_besides() -> None:
+    """The page names each setting of Scrapy's that a netspy spider starts with, and its value."""
+    table = rows(section("settings.md", "What netspy spiders set besides"))
+    given = {code(cells[0]): ast.literal_eval(code(cells[1])) for cells in table}
+
+    assert given == setup._SCRAPY_DEFAULTS
+
+
+def test_settings_that_do_nothing() -> None:
+    """The page lists the settings of netspy that a warning names."""
+    named = CODE.findall(section("settings.md", "Settings of netspy that do nothing here"))
+
+    assert sorted(named) == sorted(UNSUPPORTED)
+
+
+def test_stats() -> None:
+    """Each key that is counted has one row."""
+    table, _, _ = text_of("stats.md").partition("## ")
+    keys = [name.replace("<", "{").replace(">", "}") for name in all_code(table)]
+
+    assert sorted(keys) == sorted(constants(stats))
+
+
+def test_meta() -> None:
+    """Each meta key of ours has one row."""
+    assert sorted(all_code(text_of("meta.md"))) == sorted(constants(meta))
+
+
+def test_fields_of_a_dumped_row() -> None:
+    """A line of FAILED_ITEM_PATH has the fields of the page, in that order."""
+    record = ItemRecord("t", {"a": 1}, ("a",), ("p",), "why", "now", "spider")
+
+    fields = all_code(section("dumps.md", "Rows: `FAILED_ITEM_PATH`"))
+
+    assert fields == list(decode_line(record.to_line()))
+
+
+def test_fields_of_a_dumped_request() -> None:
+    """A line of FAILED_REQUEST_PATH has the fields of the page, in that order."""
+    record = request_record(Request("http://a.test/"), Spider(name="s"), reason="why")
+
+    fields = all_code(section("dumps.md", "Requests: `FAILED_REQUEST_PATH`"))
+
+    assert sorted(fields) == sorted(record)
+    assert fields.index("request") == list(record).index("request")
+
+
+def test_dump_examples() -> None:
+    """The lines that the page shows can be read, and say what the page says they do."""
+    shown = re.findall(r"```json\n(.+)\n```", text_of("dumps.md"))
+    row, typed = shown
+
+    assert ItemRecord.from_line(row).update_keys == ("url",)
+    assert encode_line(decode_line(typed)) == typed
