@@ -257,7 +257,8 @@ class _ItemCommand:
             )
             text += f" ({faults})" if faults else ""
         if broken:
-            text += f"; {broken} broken lines set aside in {self._shown}.broken"
+            lines = "line" if broken == 1 else "lines"
+            text += f"; {broken} broken {lines} set aside in {self._shown}.broken"
         return text
 
 

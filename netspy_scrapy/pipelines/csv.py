@@ -16,9 +16,7 @@ from netspy_scrapy.exceptions import PipelineError
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.sql import (
     Adapter,
-    escape_surrogates,
-    fault_of_columns,
-    group_by_columns,
+    sound_groups,
     text_of_bytes,
     union_of_columns,
 )
@@ -57,7 +55,7 @@ class CsvPipeline(BasePipeline):
     is written out (``\udc80``). A value of any other type refuses its row.
 
     A table whose name cannot be a file name on every system (``../x``, ``a;drop``, 300
-    characters) is written to a cleaned name with a hash, such as ``a_drop~1f0c3a52.csv``, so that
+    characters) is written to a cleaned name with a hash, such as ``a_drop~b0965b8b.csv``, so that
     no two tables share a file. (``News`` and ``news`` do where the file system ignores case.)
 
     Several processes may write the same file; ``<table>.csv.lock`` keeps their batches apart. A
@@ -89,16 +87,8 @@ class CsvPipeline(BasePipeline):
     def save_items(self, table: str, items: list[dict[str, Any]]) -> Refused:
         """Append rows to the table's file; raises if none could be written."""
         rows, refused = _ADAPTER.rows(items)
-        groups = []
-        for group in group_by_columns(rows):
-            fault = fault_of_columns(group.columns)
-            if fault is None:
-                groups.append(group)
-                continue
-            group.refuse(fault, refused)
-            for position in group.positions:
-                del rows[position]
-        if rows:
+        groups = sound_groups(rows, refused)
+        if groups:
             refused |= self._file_of(table).append(rows, union_of_columns(groups))
         return refused
 
@@ -116,7 +106,7 @@ def file_name_of(table: str) -> str:
     >>> file_name_of("news"), file_name_of("新闻 2")
     ('news', '新闻 2')
     >>> file_name_of("../x"), file_name_of("CON")
-    ('_._x~20a7d4dc', '_CON~2ba6d4a7')
+    ('_._x~d42ff05c', '_CON~c1e04579')
     """
     name = _NOT_IN_NAMES.sub("_", table)
     if not name or _DEVICES.fullmatch(name):
@@ -251,8 +241,8 @@ class _CsvFile:
         quoted = False
         while not header or quoted:
             line = file.readline(_MAX_HEADER)
+            quoted = _ends_quoted(line if header else line.removeprefix(_BOM), quoted=quoted)
             header += line
-            quoted = _ends_quoted(line, quoted=quoted)
             if quoted and (not line or len(header) > _MAX_HEADER):
                 raise PipelineError(f"the header of {self._path} has a quote that does not end")
         if not header.endswith(b"\n"):
@@ -301,9 +291,9 @@ class _CsvFile:
         try:
             with temporary.open("wb") as copy:
                 copy.write(header)
-                if self._columns:
+                if self._path.exists():
                     with self._path.open("rb") as old:
-                        os.chmod(copy.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
+                        temporary.chmod(stat.S_IMODE(os.fstat(old.fileno()).st_mode))
                         old.seek(len(self._header))
                         _copy_records(old, copy, b"," * added)
                 copy.flush()
@@ -333,7 +323,8 @@ def _end_of_records(file: IO[bytes], start: int) -> int:
     quoted = False
     for line in file:
         start += len(line)
-        quoted = _ends_quoted(line, quoted=quoted)
+        if quoted or b'"' in line:
+            quoted = _ends_quoted(line, quoted=quoted)
         if not quoted and line.endswith(b"\n"):
             end = start
     return end
@@ -344,7 +335,8 @@ def _copy_records(old: IO[bytes], new: IO[bytes], cells: bytes) -> None:
     quoted = False
     inside = False
     for line in old:
-        quoted = _ends_quoted(line, quoted=quoted)
+        if quoted or b'"' in line:
+            quoted = _ends_quoted(line, quoted=quoted)
         body = line.rstrip(b"\r\n")
         if quoted or not (body or inside):  # readers skip an empty line: it is no record
             new.write(line)
@@ -359,8 +351,6 @@ def _ends_quoted(line: bytes, *, quoted: bool) -> bool:
     A quote that is not the first character of its field is a character like others; so a file
     made elsewhere, with ``5" disk`` in it, is read as it was meant.
     """
-    if not quoted and b'"' not in line:
-        return False
     at = 0
     while True:
         if not quoted:

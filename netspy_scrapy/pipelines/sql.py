@@ -3,11 +3,9 @@
 Nothing here talks to a database or imports a driver. A sink brings its :class:`Dialect` and its
 :class:`Adapter`, and for each batch asks in this order::
 
-    rows, refused = ADAPTER.rows(items)           # values as the driver takes them
-    for group in group_by_columns(rows, keys):    # rows that one statement stores
-        fault = fault_of_columns(group.columns, fold=str.lower)
-        ...
-        DIALECT.insert(table, group.columns)
+    rows, refused = ADAPTER.rows(items)                         # values the driver takes
+    for group in sound_groups(rows, refused, keys=keys):        # rows of the same fields
+        run(DIALECT.insert(table, group.columns), group.values(rows))
 """
 
 from __future__ import annotations
@@ -149,6 +147,30 @@ def group_by_columns(
     return [ColumnGroup(shape, sorted(positions)) for shape, positions in merged.items()]
 
 
+def sound_groups(
+    rows: dict[int, dict[str, Any]],
+    refused: Refused,
+    *,
+    keys: Collection[str] = (),
+    fold: Callable[[str], str] = str,
+) -> list[ColumnGroup]:
+    """Group *rows* (as :func:`group_by_columns`), and refuse those with impossible fields.
+
+    *fold* maps names that are one column to the database onto one text. Rows that are refused
+    leave *rows*.
+    """
+    groups = []
+    for group in group_by_columns(rows, keys):
+        fault = _fault_of_columns(group.columns, fold)
+        if fault is None:
+            groups.append(group)
+            continue
+        group.refuse(fault, refused)
+        for position in group.positions:
+            del rows[position]
+    return groups
+
+
 def _group_in_order_of_keys(
     rows: Mapping[int, Mapping[str, Any]],
     keys: Collection[str],
@@ -182,11 +204,7 @@ def union_of_columns(groups: Iterable[ColumnGroup]) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in group.columns))
 
 
-def fault_of_columns(columns: Sequence[str], fold: Callable[[str], str] = str) -> str | None:
-    """Return why a row with these fields cannot be stored, or None.
-
-    *fold* maps names that are one column to the database onto one text.
-    """
+def _fault_of_columns(columns: Sequence[str], fold: Callable[[str], str]) -> str | None:
     if not columns:
         return "the row has no fields"
     seen: dict[str, str] = {}

@@ -54,7 +54,7 @@ class Scheduler(ScrapyScheduler):
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self.starved = False
-        """Whether the engine was last told that no request may go."""
+        """Whether the engine was told that no request may go, and none came since."""
         return super().open(spider)
 
     def enqueue_request(self, request: Request) -> bool:
@@ -65,6 +65,7 @@ class Scheduler(ScrapyScheduler):
             claim_budget(request, self.crawler)
             seconds = request.meta.pop(metakeys.DELAY, None)
             if seconds is None or not seconds > 0:
+                self.starved = False
                 return super().enqueue_request(request)
             if not request.dont_filter and self.df.request_seen(request):
                 self.df.log(request, self.spider)
@@ -138,6 +139,7 @@ class Scheduler(ScrapyScheduler):
             if not self._dqpush(request):
                 self._mqpush(request)
             released = True
+            self.starved = False
         if released or self._timer is None:
             self._set_timer()
 
