@@ -68,6 +68,9 @@ _INTAKE_ORDER = 1
 #: Tasks that Scrapy starts for each response; 100 of them cost a third of the pages per second.
 _CONCURRENT_ITEMS = 4
 
+#: How alike two names are (difflib) that one is taken for a slip of the other.
+_NEAR = 0.77
+
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
              "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE", "SPIDER_MAX_RUNTIME")  # fmt: skip
@@ -231,7 +234,8 @@ class Addon:
             if name in UNSUPPORTED:
                 self._notes.append(f"{name} is a setting of netspy that does nothing here")
             elif name not in known and not hasattr(default_settings, name):
-                near = get_close_matches(name, known, n=1, cutoff=0.88)
+                kin = [one for one in known if one.partition("_")[0] == name.partition("_")[0]]
+                near = get_close_matches(name, kin, n=1, cutoff=_NEAR)
                 if near:
                     self._notes.append(
                         f"{name} is no setting of netspy_scrapy or Scrapy: did you mean {near[0]}?"

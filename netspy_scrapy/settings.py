@@ -308,7 +308,9 @@ class DedupSettings:
             raise ConfigError("DEDUP_FILTER", kind, '"memory" or "lite"')
         rate = read_number(settings, "DEDUP_ERROR_RATE", unit="false positives in one")
         if not 0 < rate < 1:
-            raise ConfigError("DEDUP_ERROR_RATE", rate, "a share between 0 and 1")
+            raise ConfigError(
+                "DEDUP_ERROR_RATE", _get(settings, "DEDUP_ERROR_RATE"), "a share between 0 and 1"
+            )
         # Only netspy spiders filter items unasked: they write the default into the settings.
         filtered = settings.getpriority("ITEM_FILTER_ENABLE") is not None
         return cls(

@@ -10,6 +10,7 @@ import pytest
 from scrapy import Request, Spider
 
 from netspy_scrapy import meta, stats
+from netspy_scrapy.commands import retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
@@ -33,11 +34,11 @@ def section(page: str, title: str) -> str:
 
 def rows(text: str) -> list[list[str]]:
     """Return the cells of each table row whose first cell holds code."""
-    found = []
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            found.append([cell.strip() for cell in line.strip().strip("|").split("|")])
-    return found
+    return [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("| `")
+    ]
 
 
 def code(cell: str) -> str:
@@ -137,3 +138,13 @@ def test_dump_examples() -> None:
 
     assert ItemRecord.from_line(row).update_keys == ("url",)
     assert encode_line(decode_line(typed)) == typed
+
+
+def test_options_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page has each option that ``netspy-retry --help`` shows, and no other."""
+    with pytest.raises(SystemExit):
+        retry.main(["--help"])
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
+    options = all_code(section("commands.md", "netspy-retry"))
+
+    assert {part for one in options for part in one.split() if part.startswith("-")} == shown

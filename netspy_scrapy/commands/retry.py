@@ -177,10 +177,12 @@ class _ItemCommand:
 
     def run(self) -> int:
         """Replay, and say what came of it."""
-        if why := self._refusal():
-            return _refuse(why)
         try:
+            if why := self._refusal():
+                return _refuse(why)
             claimed = self._dump.claim()
+        except OSError as exc:
+            return _refuse(f"{self._dump.path} cannot be read: {exc.strerror or exc}")
         except DumpError as exc:
             return _refuse(str(exc))
         if claimed is None:

@@ -76,6 +76,8 @@ def proxy_for(url: str, proxies: Any) -> str | None:
 
 def _pairs(data: Any) -> Iterable[tuple[str, Any]]:
     items: Iterable[Any] = data.items() if hasattr(data, "items") else data
+    if not hasattr(items, "__iter__"):
+        raise RequestError(f"{data!r} is neither a dict nor a list of pairs")
     for entry in items:
         try:
             name, value = entry

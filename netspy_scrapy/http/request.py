@@ -98,6 +98,10 @@ class Request(scrapy.Request):
     ) -> None:
         self._sealed = scrapy_priority is not None
         usable, self._invalid = _usable_url(url)
+        given_headers = headers
+        if headers is not None and not self._sealed:
+            headers, invalid = _usable_headers(headers, encoding)
+            self._invalid = self._invalid or invalid
         super().__init__(
             usable,
             method=method,
@@ -118,8 +122,8 @@ class Request(scrapy.Request):
         for name in HTTP_KEYWORDS & others.keys():
             self.requests_kwargs[name] = others.pop(name)
         if not self._sealed:
-            if headers is not None:
-                self.requests_kwargs["headers"] = headers
+            if given_headers is not None:
+                self.requests_kwargs["headers"] = given_headers
             if cookies is not None:
                 self.requests_kwargs["cookies"] = cookies
         self.download_midware = download_midware
@@ -135,7 +139,7 @@ class Request(scrapy.Request):
             self.meta["netspy_render"] = {
                 "time": render_time, "wait_for": wait_for, "script": render_script
             }  # fmt: skip
-        self._applied_headers = dict(self.requests_kwargs.get("headers") or {})
+        self._applied_headers = _as_dict(self.requests_kwargs.get("headers"))
         self._applied_cookies = self.requests_kwargs.get("cookies")
         self._own = frozenset(self.__dict__)
         self.__dict__.update({**(custom or {}), **others})
@@ -163,7 +167,7 @@ class Request(scrapy.Request):
     @property
     def url(self) -> str:
         """The URL as the spider wrote it, or, once sealed, as it is fetched."""
-        return self.given_url or super().url if not self._sealed else super().url
+        return super().url if self._sealed or self.given_url is None else self.given_url
 
     @url.setter
     def url(self, value: str) -> None:
@@ -304,7 +308,7 @@ class Request(scrapy.Request):
 
     def _apply_headers(self, kwargs: dict[str, Any]) -> None:
         try:
-            for name, value in dict(kwargs.get("headers") or {}).items():
+            for name, value in _as_dict(kwargs.get("headers")).items():
                 if self._applied_headers.get(name) != value:
                     self.headers[name] = value
         except (TypeError, ValueError) as exc:
@@ -321,6 +325,21 @@ def _usable_url(url: Any) -> tuple[str, str | None]:
     if isinstance(url, str) and ("://" in url or url.startswith(("data:", "about:"))):
         return url, None
     return _NO_URL, f"{url!r} is not a URL with a scheme"
+
+
+def _usable_headers(headers: Any, encoding: str) -> tuple[Any, str | None]:
+    """Return headers that Scrapy takes, and why *headers* are none."""
+    try:
+        return Headers(headers, encoding=encoding), None
+    except (TypeError, ValueError) as exc:
+        return None, f"headers cannot be sent: {exc}"
+
+
+def _as_dict(headers: Any) -> dict[Any, Any]:
+    try:
+        return dict(headers or {})
+    except (TypeError, ValueError):
+        return {}
 
 
 def _method(target: Any, spider: Spider, what: str) -> Any:

@@ -50,7 +50,7 @@ def _row_text(item: dict[str, Any], short: reprlib.Repr) -> str:
     room = _MAX_ROW
     for name, value in item.items():
         part = _on_one_line(f"{str(name)[:_MAX_VALUE]}={_value_text(value, short)}")
-        room -= len(part)
+        room -= len(part) + 2
         if room < 0:
             parts.append(f"... ({len(item) - len(parts)} more fields)")
             break

@@ -245,16 +245,18 @@ class _CsvFile:
             header += line
             if quoted and (not line or len(header) > _MAX_HEADER):
                 raise PipelineError(f"the header of {self._path} has a quote that does not end")
-        if not header.endswith(b"\n"):
-            if file.read(1):
-                raise PipelineError(f"the first line of {self._path} is too long to be a header")
+        has_end = header.endswith(b"\n")
+        if not has_end and file.read(1):
+            raise PipelineError(f"the first line of {self._path} is too long to be a header")
+        columns = self._parse(header.removeprefix(_BOM))
+        if not has_end:
             # Made by hand: ours appear with their header complete.
             header += b"\r\n"
             file.write(b"\r\n")
             file.flush()
         self._header = header
         self._line_end = "\r\n" if header.endswith(b"\r\n") else "\n"
-        self._columns = self._parse(header.removeprefix(_BOM))
+        self._columns = columns
         self._end = len(header)
 
     def _parse(self, header: bytes) -> list[str]:

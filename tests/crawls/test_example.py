@@ -12,12 +12,9 @@ import sys
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_project"
 
@@ -40,7 +37,7 @@ class Example(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
     """Run ``run.py`` twice in a copy of the project: the second run starts anew."""
     folder = tmp_path_factory.mktemp("example") / "example_project"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("output", "__pycache__"))
@@ -77,7 +74,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
         if book.id in bookshop.READABLE_IDS
     }
     unreadable = dict.fromkeys(bookshop.MISSING_IDS, 404) | dict.fromkeys(bookshop.BROKEN_IDS, 500)
-    yield Example(done, folder, expected, unreadable)
+    return Example(done, folder, expected, unreadable)
 
 
 def rows_of(database: Path, table: str) -> list[dict[str, Any]]:
@@ -92,13 +89,12 @@ def rows_of(database: Path, table: str) -> list[dict[str, Any]]:
 def by_number(rows: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """Return rows by number, in the types of the shop and without the URL; none may be double."""
     found = {}
-    for row in rows:
-        row = dict(row)
-        url = row.pop("url")
+    for stored in rows:
+        row = {name: value for name, value in stored.items() if name != "url"}
         for name in ("number", "rating", "stock"):
             row[name] = int(row[name])
         row["price"] = Decimal(str(row["price"])).quantize(Decimal("0.01"))
-        assert f"/book/{row['number']}-" in url
+        assert row["number"] == number_in(stored["url"])
         assert row["number"] not in found
         found[row["number"]] = row
     return found
@@ -157,6 +153,17 @@ def test_what_a_person_sees(example: Example) -> None:
     assert "table books: 234 rows, table listings: 240 rows" in text
     assert text.rstrip().endswith("234 books of 234 that can be had")
     assert example.done.stderr == ""
+
+
+def test_the_summary_in_the_stats_reference(example: Example) -> None:
+    """docs/reference/stats.md shows the summary of the netspy spider, but for the folder."""
+    page = EXAMPLE.parent / "docs" / "reference" / "stats.md"
+    block = page.read_text(encoding="utf-8").split("```\n")[1]
+    log = (example.output("netspy_style") / "crawl.log").read_text(encoding="utf-8")
+
+    *lines, last = block.splitlines()
+    assert "\n".join(lines) in log
+    assert last.startswith("  ! 6 requests in /")
 
 
 def test_baskets_are_left_alone(example: Example) -> None:
