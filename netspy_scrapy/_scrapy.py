@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from scrapy import Request, signals
+from scrapy.core.downloader import Slot
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
 
 from netspy_scrapy.exceptions import SpiderError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
@@ -211,3 +213,78 @@ def restore_handlers(handlers: dict[int, Any]) -> None:
     """Put back what :func:`shutdown_handlers` returned."""
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+def watch_downloads(crawler: Crawler, done: Callable[[Request], None]) -> None:
+    """Call *done* with each request once the downloader and its middlewares are through with it.
+
+    No signal says so for requests that a middleware answers or refuses.
+    """
+    engine = engine_of(crawler)
+    assert engine is not None
+    downloader: Any = engine.downloader
+    fetch = downloader.fetch
+
+    def watched(request: Request, *args: Any) -> Any:
+        def finished(result: Any) -> Any:
+            done(request)
+            return result
+
+        return fetch(request, *args).addBoth(finished)
+
+    downloader.fetch = watched
+
+
+def leave_delays_to(crawler: Crawler, is_paced: Callable[[Request], bool]) -> None:
+    """Make download slots keep their delay only for requests that nobody else has paced.
+
+    Their attributes stay as they are, for AutoThrottle and whoever else reads or writes them.
+    ``DOWNLOAD_SLOTS`` is looked up by domain, then by host name.
+    """
+    engine = engine_of(crawler)
+    assert engine is not None
+    downloader: Any = engine.downloader
+
+    class PacedSlot(Slot):
+        __slots__ = ()
+
+        def download_delay(self) -> float:
+            if self.queue and is_paced(self.queue[0][0]):
+                return 0.0
+            return float(super().download_delay())
+
+    get_slot = downloader._get_slot  # noqa: SLF001
+
+    def paced_slot(request: Request, *args: Any) -> Any:
+        key, slot = get_slot(request, *args)
+        if type(slot) is Slot:
+            slot.__class__ = PacedSlot
+        return key, slot
+
+    downloader._get_slot = paced_slot  # noqa: SLF001
+    downloader.per_slot_settings = _ByHost(downloader.per_slot_settings)
+
+
+class _ByHost(dict[str, Any]):
+    """DOWNLOAD_SLOTS, in which a host name stands for all its ports."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key) or super().get(key.partition(":")[0], default)
+
+
+def lift_domain_limit(crawler: Crawler) -> None:
+    """Let a download slot take any number of requests; Scrapy takes 0 to mean none at all."""
+    engine = engine_of(crawler)
+    assert engine is not None
+    engine.downloader.domain_concurrency = sys.maxsize
+
+
+def slot_delay(crawler: Crawler, key: str) -> float | None:
+    """Return the delay of a download slot, which AutoThrottle changes; None: there is no slot."""
+    engine = engine_of(crawler)
+    if engine is None:
+        return None
+    slot = engine.downloader.slots.get(key)
+    if slot is not None:
+        return float(slot.delay)
+    return float(getattr(engine.downloader, "_delay", 0.0))

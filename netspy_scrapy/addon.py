@@ -21,6 +21,7 @@ from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
+from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
     SETTINGS,
@@ -28,6 +29,7 @@ from netspy_scrapy.settings import (
     DedupSettings,
     DumpSettings,
     PaceSettings,
+    PolitenessSettings,
     RetrySettings,
     SinkSettings,
     StatusSettings,
@@ -135,6 +137,7 @@ class Addon:
                 )
         else:
             settings.set("SCHEDULER", Scheduler, "addon")
+            self._install_queue(settings)
         if user_set(settings, "DUPEFILTER_CLASS"):
             if user_set(settings, "DEDUP_FILTER"):
                 self._notes.append(
@@ -143,6 +146,17 @@ class Addon:
                 )
         elif settings.getpriority("DEDUP_FILTER") is not None:
             settings.set("DUPEFILTER_CLASS", RequestFilter, "addon")
+
+    def _install_queue(self, settings: BaseSettings) -> None:
+        if user_set(settings, "SCHEDULER_PRIORITY_QUEUE"):
+            queue = settings["SCHEDULER_PRIORITY_QUEUE"]
+            if not _is_ours(queue, ReadyQueue):
+                self._notes.append(
+                    f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest (Retry-After, "
+                    "backoff, circuit), and one that has to wait takes download slots from others"
+                )
+        else:
+            settings.set("SCHEDULER_PRIORITY_QUEUE", ReadyQueue, "addon")
 
     def _install_pipelines(self, settings: BaseSettings) -> None:
         priority = settings.getpriority("ITEM_PIPELINES") or 0
@@ -170,7 +184,8 @@ class Addon:
         }:  # fmt: skip
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
-            StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings
+            StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
+            PolitenessSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         if user_set(settings, "SPIDER_THREAD_COUNT"):
@@ -192,16 +207,6 @@ class Addon:
                 settings.getpriority("RETRY_EXCEPTIONS") or 0, SETTINGS_PRIORITIES["addon"]
             )
             settings.set("RETRY_EXCEPTIONS", [*exceptions, HookError], priority)
-        if settings.getint("CONCURRENT_REQUESTS_PER_DOMAIN") == 0:
-            # 0 means no limit; Scrapy would never send anything.
-            settings.set(
-                "CONCURRENT_REQUESTS_PER_DOMAIN",
-                max(1, settings.getint("CONCURRENT_REQUESTS")),
-                max(
-                    settings.getpriority("CONCURRENT_REQUESTS_PER_DOMAIN") or 0,
-                    SETTINGS_PRIORITIES["addon"],
-                ),
-            )
 
     # What is worth a warning ---------------------------------------------------------------------
     def _note_contradictions(self, settings: BaseSettings) -> None:

@@ -16,6 +16,7 @@ from netspy_scrapy.dumps.requests import RequestDump
 from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
+from netspy_scrapy.politeness import Politeness
 from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ class CrawlContext:
     def failures(self) -> Failures:
         """The one place that counts and dumps what failed or was dropped."""
         return Failures(self)
+
+    @cached_property
+    def politeness(self) -> Politeness:
+        """What is kept to at each domain."""
+        return Politeness(self.crawler)
 
     @cached_property
     def intake(self) -> Intake:

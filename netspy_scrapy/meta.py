@@ -13,3 +13,7 @@ RETRY_OWNER = "netspy_retry_owner"
 GIVEN_UP = "netspy_given_up"
 #: netspy's ``request.url`` (as the user wrote it), where the request's own URL differs.
 GIVEN_URL = "netspy_url"
+#: The domain that the request counts for, as the scheduler assigned it.
+DOMAIN = "netspy_domain"
+#: The ``download_slot`` that the user gave the request.
+OWN_SLOT = "netspy_own_slot"

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from scrapy.settings import SETTINGS_PRIORITIES
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy.domains import Pace
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.policies import DomainPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,6 +88,13 @@ SETTINGS: dict[str, Setting] = {
     ),
     "USE_SESSION": Setting(False, "netspy spiders: requests share their cookies"),
     "RANDOM_USER_AGENT": Setting(True, "a browser's User-Agent on each request"),
+    # How each domain is treated
+    "CIRCUIT_FAILURE_THRESHOLD": Setting(
+        10, "final failures in a row that open a domain's circuit; 0: never"
+    ),
+    "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
+    "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
+    "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
     # Items and sinks
     "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
     "BUFFER_FLUSH_INTERVAL": Setting(0.1, "seconds a row waits for its batch to fill"),
@@ -107,7 +116,7 @@ SETTINGS: dict[str, Setting] = {
 #: netspy's settings that nothing here reads yet: named when a user sets them.
 UNSUPPORTED: frozenset[str] = frozenset(
     {
-        "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT", "CIRCUIT_COOLDOWN", "CIRCUIT_FAILURE_THRESHOLD",
+        "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT",
         "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
@@ -370,3 +379,67 @@ class PaceSettings:
     def from_settings(cls, settings: BaseSettings) -> PaceSettings:
         """Read the bound of the queue."""
         return cls(max_queued=read_int(settings, "NETSPY_START_MAX_QUEUED"))
+
+
+@dataclass(frozen=True)
+class PolitenessSettings:
+    """How fast a domain may be asked, and when it rests."""
+
+    pace: Pace
+    """Of domains that nothing else is said of."""
+    half_open: bool
+    no_limit: bool
+    """Whether CONCURRENT_REQUESTS_PER_DOMAIN is 0."""
+    slots: dict[str, dict[str, Any]] = field(repr=False)
+    """DOWNLOAD_SLOTS."""
+    policies: DomainPolicies = field(repr=False)
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> PolitenessSettings:
+        """Read the pace of a crawl."""
+        concurrency = read_int(settings, "CONCURRENT_REQUESTS_PER_DOMAIN")
+        # Plain projects have a circuit only if they ask for it.
+        threshold = settings.getpriority("CIRCUIT_FAILURE_THRESHOLD") is not None
+        return cls(
+            pace=Pace(
+                delay=read_number(settings, "DOWNLOAD_DELAY", unit="seconds"),
+                jitter=_jitter(settings),
+                concurrency=concurrency,
+                failure_threshold=(
+                    read_int(settings, "CIRCUIT_FAILURE_THRESHOLD") if threshold else 0
+                ),
+                cooldown=read_number(settings, "CIRCUIT_COOLDOWN", unit="seconds"),
+            ),
+            half_open=read_bool(settings, "NETSPY_CIRCUIT_HALF_OPEN"),
+            no_limit=concurrency == 0,
+            slots=settings.getdict("DOWNLOAD_SLOTS"),
+            policies=DomainPolicies.from_settings(settings),
+        )
+
+    def pace_of(self, domain: str) -> Pace:
+        """Return the pace of *domain*: its policy, else its DOWNLOAD_SLOTS entry, else all's."""
+        pace = self.pace
+        slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
+        policy = self.policies.of(domain)
+        jitter = slot.get("jitter", 0.5 if slot.get("randomize_delay", pace.jitter) else 0.0)
+        return Pace(
+            delay=_first(policy.delay, slot.get("delay"), pace.delay),
+            jitter=_first(policy.jitter, jitter if slot else None, pace.jitter),
+            concurrency=_first(policy.concurrency, slot.get("concurrency"), pace.concurrency),
+            failure_threshold=_first(policy.circuit_threshold, pace.failure_threshold),
+            cooldown=_first(policy.circuit_cooldown, pace.cooldown),
+        )
+
+
+def _first(*values: Any) -> Any:
+    return next(value for value in values if value is not None)
+
+
+def _jitter(settings: BaseSettings) -> float:
+    """Return the share by which delays vary, under the older or the newer of Scrapy's names."""
+    older, newer = "RANDOMIZE_DOWNLOAD_DELAY", "DOWNLOAD_DELAY_JITTER"
+    newer_priority = settings.getpriority(newer)
+    older_priority = settings.getpriority(older) or 0
+    if newer_priority is not None and newer_priority >= older_priority:
+        return read_number(settings, newer, unit="the delay")
+    return 0.5 if read_bool(settings, older) else 0.0

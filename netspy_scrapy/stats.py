@@ -34,3 +34,6 @@ ROWS_LOST = "netspy/rows/{sink}/lost"
 BATCHES = "netspy/rows/{sink}/batches"
 #: Fingerprints of requests that could not be written to the job directory.
 FILTER_DEGRADED = "netspy/filter/degraded"
+#: Rests of domains, and circuits that opened.
+RESTS = "netspy/rests"
+CIRCUITS = "netspy/circuits"

@@ -47,7 +47,7 @@ class Console:
     def end(self) -> None:
         """Remove the bar."""
         if self._bar is not None:
-            self._bar.hide()
+            self._bar.close()
             self._bar = None
 
     def say(self, text: str) -> None:
@@ -124,6 +124,12 @@ class _Bar:
             return
         self._stream.write("\r\x1b[K")
         self._stream.flush()
+
+    def close(self) -> None:
+        if self._tqdm is not None:
+            self._tqdm.close()  # removes it, for its leave is False
+        else:
+            self.hide()
 
 
 class Interrupted:

@@ -176,10 +176,10 @@ class ItemReplay:
             # The error quotes the row, which may hold anything.
             self._keep(number, text, "unreadable", _complaint(text))
             return None
-        if record.pipelines:
-            owes = {self._sinks.named(path): path for path in reversed(record.pipelines)}
-            owes = dict(reversed(owes.items()))
-        else:
+        owes: dict[Sink, str] = {}
+        for path in record.pipelines or ():
+            owes.setdefault(self._sinks.named(path), path)
+        if not record.pipelines:
             owes = {sink: sink.path for sink in self._sinks.configured}
         if not owes:
             self._keep(number, text, "ITEM_PIPELINES", _NO_SINK)

@@ -346,15 +346,15 @@ def json_text(value: Any) -> str:
 
     Sets become lists sorted by ``repr``, items their fields, bytes their text or base64, other
     values what :data:`RULES` say; keys become text; NaN and infinities, which JSON has not, null.
+    Lone surrogates stay: the sink escapes them as in any text, and JSON reads them back then.
     Raises :exc:`TypeError` for a value of any other type, :exc:`RecursionError` for one that
     contains itself.
     """
     try:
-        text = _encode(value)
+        return _encode(value)
     except (TypeError, ValueError):
         # A key that is no text, or a NaN; else this raises again, and says why.
-        text = _encode(_with_text_keys(value))
-    return text if text.isascii() else _escape_in_json(text)
+        return _encode(_with_text_keys(value))
 
 
 def text_of_bytes(value: bytes) -> str:
@@ -382,14 +382,6 @@ def _key(key: Any) -> str:
         return key
     plain = _jsonable(key)
     return plain if isinstance(plain, str) else _encode(plain)
-
-
-def _escape_in_json(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return escape_surrogates(text)  # which is how JSON escapes them
-    return text
 
 
 def _plain_container(value: Any) -> Any:

@@ -166,7 +166,7 @@ class SqlitePipeline(BasePipeline):
         self._file = self._identity()
 
     def _set_wal(self, db: sqlite3.Connection) -> str:
-        # Of two processes that do this to a new file at once, one is told "locked" without a wait.
+        # SQLite does not wait here for somebody who is writing.
         deadline = time.monotonic() + self.lock_timeout
         while True:
             try:

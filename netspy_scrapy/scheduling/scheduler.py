@@ -50,6 +50,7 @@ class Scheduler(ScrapyScheduler):
         """Open the queues."""
         self._context = CrawlContext.of(self.crawler)
         self._context.has_scheduler = True
+        self._politeness = self._context.politeness
         self._waiting: list[tuple[float, int, Request]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
@@ -63,6 +64,7 @@ class Scheduler(ScrapyScheduler):
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)
             claim_budget(request, self.crawler)
+            self._politeness.assign(request)
             seconds = request.meta.pop(metakeys.DELAY, None)
             if seconds is None or not seconds > 0:
                 self.starved = False

@@ -1,0 +1,234 @@
+"""The health of each domain: what it may be asked, and when. Pure: the clock is an argument.
+
+A *domain* is a lower-case netloc with its port and without user info; ``www.a.example`` and
+``a.example`` are two. One owner holds them all, :class:`DomainRegistry`. Whoever hands out
+requests asks it when a domain may be asked next; the status policy, the circuit breaker and
+robots.txt tell it what they learned.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Seconds between the first requests after a rest, as many as may be in flight at once.
+SPREAD = 0.05
+
+#: Seconds after which a domain that nobody asks for any more is forgotten.
+IDLE = 60.0
+
+
+def domain_of(url: str) -> str:
+    """Return the domain of *url*.
+
+    >>> domain_of("http://User:pw@WWW.Example.com:8080/x")
+    'www.example.com:8080'
+    """
+    return urlsplit(url).netloc.rpartition("@")[2].lower()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a domain may be asked."""
+
+    delay: float = 0.0
+    """Seconds between two requests."""
+    jitter: float = 0.0
+    """The share by which the delay varies either way, 0.5 for +-50 %."""
+    concurrency: int = 8
+    """Requests in flight at once; 0: no limit."""
+    failure_threshold: int = 0
+    """Failures in a row that open the circuit; 0: never."""
+    cooldown: float = 60.0
+    """Seconds that an open circuit rests the domain."""
+
+
+@dataclass(eq=False)
+class DomainState:
+    """What is known of one domain. Times are of the registry's clock, in seconds."""
+
+    name: str
+    pace: Pace
+    rest_until: float = 0.0
+    """No request before this time; a maximum of all wishes, never a sum."""
+    rest_cause: str = ""
+    next_start: float = 0.0
+    """The delay after the last request has passed at this time."""
+    crawl_delay: float = 0.0
+    """What robots.txt asks for: a floor of the delay, which jitter never undercuts."""
+    slot_delay: float | None = None
+    """The delay that AutoThrottle found, in place of ``pace.delay``."""
+    in_flight: int = 0
+    failures: int = 0
+    """Final failures in a row."""
+    spread: int = 0
+    """Requests that are still to start spread out, after a rest."""
+    probing: bool = False
+    """The circuit is half open: one request at a time until one succeeds."""
+    last_used: float = 0.0
+    rests: int = 0
+    circuits: int = 0
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight at once; 0: no limit."""
+        return 1 if self.probing else self.pace.concurrency
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many requests are in flight as may be."""
+        return 0 < self.limit <= self.in_flight
+
+    @property
+    def ready_at(self) -> float:
+        """The time from which a request may go, as far as time decides."""
+        return max(self.rest_until, self.next_start)
+
+
+class Listener(Protocol):
+    """Who is told of what happens to a domain."""
+
+    def domain_rested(self, state: DomainState, seconds: float) -> None:
+        """A rest began, or grew longer."""
+
+    def circuit_opened(self, state: DomainState, failures: int) -> None:
+        """So many failures in a row opened the circuit."""
+
+    def domain_changed(self, state: DomainState) -> None:
+        """The domain may be able to take a request sooner or later than it was."""
+
+
+@dataclass(eq=False)
+class DomainRegistry:
+    """The one owner of every domain's state.
+
+    *pace_of* gives the pace of a domain by name; *clock* and *uniform* can be replaced in tests.
+    """
+
+    pace_of: Callable[[str], Pace]
+    half_open: bool = False
+    clock: Callable[[], float] = time.monotonic
+    uniform: Callable[[float, float], float] = random.uniform
+    listeners: list[Listener] = field(default_factory=list)
+    _states: dict[str, DomainState] = field(default_factory=dict)
+    _swept: float = 0.0
+
+    def get(self, name: str) -> DomainState:
+        """Return the state of a domain, which is made if it is not known."""
+        state = self._states.get(name)
+        if state is None:
+            now = self.clock()
+            if now - self._swept > IDLE:
+                self._forget_idle(now)
+            state = self._states[name] = DomainState(name, self.pace_of(name), last_used=now)
+        return state
+
+    def find(self, name: str) -> DomainState | None:
+        """Return the state of a domain, or None if it is not known."""
+        return self._states.get(name)
+
+    def __iter__(self) -> Iterator[DomainState]:
+        return iter(list(self._states.values()))
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    # Requests ------------------------------------------------------------------------------------
+    def start(self, state: DomainState) -> None:
+        """A request to the domain goes out now: count it and draw the delay until the next."""
+        now = self.clock()
+        state.in_flight += 1
+        state.last_used = now
+        gap = self._gap(state)
+        if state.spread > 0:
+            state.spread -= 1
+            gap = max(gap, SPREAD)
+        state.next_start = now + gap
+
+    def finish(self, state: DomainState) -> None:
+        """A request to the domain is no longer in flight."""
+        was_full = state.is_full
+        state.in_flight -= 1
+        state.last_used = self.clock()
+        if was_full:
+            self._changed(state)
+
+    def _gap(self, state: DomainState) -> float:
+        pace = state.pace
+        delay = pace.delay if state.slot_delay is None else state.slot_delay
+        gap = 0.0
+        if delay > 0:
+            gap = delay * (1 + self.uniform(-pace.jitter, pace.jitter)) if pace.jitter else delay
+        if state.crawl_delay > 0:
+            floor = state.crawl_delay
+            if pace.jitter and state.crawl_delay >= delay:
+                floor *= 1 + self.uniform(0, pace.jitter)
+            gap = max(gap, floor)
+        return max(gap, 0.0)
+
+    # What others learned -------------------------------------------------------------------------
+    def rest(self, state: DomainState, seconds: float, cause: str) -> bool:
+        """Let the domain rest for *seconds* from now; True: that is longer than it did anyhow."""
+        until = self.clock() + seconds
+        if seconds <= 0 or until <= state.rest_until:
+            return False
+        state.rest_until = until
+        state.rest_cause = cause
+        state.rests += 1
+        # As many as may be in flight would start in the same instant.
+        state.spread = state.pace.concurrency or 1
+        for listener in self.listeners:
+            listener.domain_rested(state, seconds)
+        self._changed(state)
+        return True
+
+    def failed(self, state: DomainState) -> None:
+        """A request of the domain failed for good, in a way that says the site is not well."""
+        state.failures += 1
+        threshold = state.pace.failure_threshold
+        if not threshold or not (state.failures >= threshold or state.probing):
+            return
+        failures, state.failures = state.failures, 0
+        state.circuits += 1
+        state.probing = self.half_open
+        for listener in self.listeners:
+            listener.circuit_opened(state, failures)
+        self.rest(state, state.pace.cooldown, "circuit")
+
+    def succeeded(self, state: DomainState) -> None:
+        """A page of the domain was handled: the circuit starts counting anew."""
+        state.failures = 0
+        if state.probing:
+            state.probing = False
+            self._changed(state)
+
+    def set_crawl_delay(self, state: DomainState, seconds: float) -> None:
+        """Keep to the delay that robots.txt asks for."""
+        state.crawl_delay = seconds
+
+    def set_slot_delay(self, state: DomainState, seconds: float) -> None:
+        """Keep to the delay that AutoThrottle found."""
+        state.slot_delay = seconds
+
+    # Own methods ---------------------------------------------------------------------------------
+    def _changed(self, state: DomainState) -> None:
+        for listener in self.listeners:
+            listener.domain_changed(state)
+
+    def _forget_idle(self, now: float) -> None:
+        """Drop the domains that nobody asks for, and that ask for nothing."""
+        self._swept = now
+        for name, state in list(self._states.items()):
+            if (
+                state.in_flight == 0
+                and state.failures == 0
+                and not state.probing
+                and max(state.last_used, state.ready_at) + IDLE < now
+            ):
+                del self._states[name]

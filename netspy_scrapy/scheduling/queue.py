@@ -1,0 +1,230 @@
+"""ReadyQueue: hands out only requests that may go now."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scrapy.pqueues import ScrapyPriorityQueue
+
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.exceptions import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy import Request
+    from scrapy.crawler import Crawler
+    from typing_extensions import Self
+
+    from netspy_scrapy.domains import DomainState
+
+
+class ReadyQueue:
+    """A priority queue per domain, of which only domains that may be asked now take turns.
+
+    Domains that can be asked stand in a ring. One that rests, or whose delay has not passed, is
+    parked in a heap by the time at which it will be ready; one with as many requests in flight as
+    it may have is parked until one of them is done. So the cost of a pop does not depend on the
+    number of domains, and what waits holds no download slot. Priorities hold inside a domain.
+
+    It is a ``SCHEDULER_PRIORITY_QUEUE``; the queues below it (memory, disk) are Scrapy's. A job
+    directory makes two of them, which share the registry and so each domain's state.
+    """
+
+    @classmethod
+    def from_crawler(
+        cls,
+        crawler: Crawler,
+        downstream_queue_cls: type[Any],
+        key: str,
+        startprios: dict[str, Iterable[int]] | None = None,
+        *,
+        start_queue_cls: type[Any] | None = None,
+    ) -> Self:
+        """Build the queue, as Scrapy's scheduler asks for it."""
+        return cls(
+            crawler, downstream_queue_cls, key, startprios or {}, start_queue_cls=start_queue_cls
+        )
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        downstream_queue_cls: type[Any],
+        key: str,
+        startprios: Any,
+        *,
+        start_queue_cls: type[Any] | None = None,
+    ) -> None:
+        if not isinstance(startprios, dict):
+            raise ConfigError(
+                "JOBDIR",
+                crawler.settings["JOBDIR"],
+                "the folder of a job that ran with a queue per domain: its state is of another kind",
+            )
+        self._crawler = crawler
+        self._downstream = downstream_queue_cls
+        self._start_downstream = start_queue_cls
+        self._key = key
+        self._politeness = CrawlContext.of(crawler).politeness
+        self._registry = self._politeness.registry
+        self._queues: dict[str, ScrapyPriorityQueue] = {}
+        self._ring: deque[str] = deque()
+        self._in_ring: set[str] = set()
+        self._heap: list[tuple[float, int, str]] = []
+        self._parked_until: dict[str, float] = {}
+        self._order = itertools.count()
+        self._length = 0
+        self._politeness.add_queue(self)
+        for domain, priorities in startprios.items():
+            queue = self._queues[domain] = self._new_queue(domain, priorities)
+            self._length += len(queue)
+            self._place(domain)
+
+    # Scrapy's interface --------------------------------------------------------------------------
+    def push(self, request: Request) -> None:
+        """Add *request* to its domain's queue."""
+        domain = request.meta[metakeys.DOMAIN]
+        queue = self._queues.get(domain)
+        new = queue is None
+        if queue is None:
+            queue = self._new_queue(domain, ())
+        queue.push(request)  # raises where a disk queue cannot take it
+        self._queues[domain] = queue
+        self._length += 1
+        if new:
+            self._place(domain)
+
+    def pop(self) -> Request | None:
+        """Return a request of the next domain that may be asked now."""
+        registry = self._registry
+        now = registry.clock()
+        self._unpark_due(now)
+        ring = self._ring
+        while ring:
+            domain = ring.popleft()
+            self._in_ring.discard(domain)
+            queue = self._queues.get(domain)
+            if queue is None:
+                continue
+            state = registry.get(domain)
+            if not self._may_go(state, now):
+                continue
+            request: Request | None = queue.pop()
+            if not queue:
+                self._drop(domain, queue)
+            if request is None:
+                continue
+            self._length -= 1
+            self._politeness.start(request, state)
+            if domain in self._queues and self._may_go(state, now):
+                self._append(domain)
+            return request
+        return None
+
+    def peek(self) -> Request | None:
+        """Return nothing: what is next depends on the time at which it is asked."""
+        return None
+
+    def close(self) -> dict[str, list[int]]:
+        """Close the queues below; return the state that a job directory keeps."""
+        state = {domain: queue.close() for domain, queue in self._queues.items()}
+        self._queues.clear()
+        self._length = 0
+        return state
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, domain: str) -> bool:
+        return domain in self._queues
+
+    # What the politeness tells -------------------------------------------------------------------
+    def reconsider(self, domain: str) -> None:
+        """See whether a domain that was parked may be asked now."""
+        if domain in self._queues and domain not in self._in_ring:
+            self._place(domain)
+
+    @property
+    def next_ready(self) -> float | None:
+        """The time at which the first parked domain is ready; None: none waits for a time."""
+        return self._heap[0][0] if self._heap else None
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether some domain stands in the ring."""
+        return bool(self._ring)
+
+    def drain(self) -> Iterable[Request]:
+        """Take everything out, whether it may go or not."""
+        for domain, queue in list(self._queues.items()):
+            while queue:
+                request: Request | None = queue.pop()
+                if request is None:
+                    break
+                self._length -= 1
+                yield request
+            self._drop(domain, queue)
+
+    # Own methods ---------------------------------------------------------------------------------
+    def _may_go(self, state: DomainState, now: float) -> bool:
+        """Tell whether the domain may be asked now; else park it, or leave it till it is told."""
+        if state.is_full or state.name in self._politeness.held:
+            return False
+        ready = state.ready_at
+        if ready > now:
+            self._park(state.name, ready)
+            return False
+        return True
+
+    def _place(self, domain: str) -> None:
+        if self._may_go(self._registry.get(domain), self._registry.clock()):
+            self._append(domain)
+
+    def _append(self, domain: str) -> None:
+        if domain not in self._in_ring:
+            self._in_ring.add(domain)
+            self._ring.append(domain)
+
+    def _park(self, domain: str, ready: float) -> None:
+        if self._parked_until.get(domain) != ready:
+            self._parked_until[domain] = ready
+            heapq.heappush(self._heap, (ready, next(self._order), domain))
+            self._politeness.parked(ready)
+
+    def _unpark_due(self, now: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            ready, _, domain = heapq.heappop(heap)
+            if self._parked_until.get(domain) == ready:
+                del self._parked_until[domain]
+                if domain in self._queues:
+                    self._append(domain)
+
+    def _new_queue(self, domain: str, priorities: Iterable[int]) -> ScrapyPriorityQueue:
+        return ScrapyPriorityQueue(
+            self._crawler,
+            self._downstream,
+            f"{self._key}/{_folder(domain)}",
+            priorities,
+            start_queue_cls=self._start_downstream,
+        )
+
+    def _drop(self, domain: str, queue: ScrapyPriorityQueue) -> None:
+        self._queues.pop(domain, None)
+        queue.close()
+        if self._key:
+            with suppress(OSError):  # the folder of a disk queue that left nothing behind
+                Path(self._key, _folder(domain)).rmdir()
+
+
+def _folder(domain: str) -> str:
+    from hashlib import blake2b  # noqa: PLC0415
+
+    safe = "".join(char if char.isalnum() or char in "-._" else "_" for char in domain)
+    return f"{safe[:80]}-{blake2b(domain.encode(), digest_size=8).hexdigest()}"
