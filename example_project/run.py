@@ -51,7 +51,7 @@ def main() -> int:
     sys.path.insert(0, str(HERE.parent))
     from tools.bootstrap import ROOT, environment  # noqa: PLC0415 - it is not there with --here
 
-    python = environment(ROOT / ".venv", "-e", str(ROOT))
+    python = environment(ROOT / ".venv", str(ROOT), editable=True)
     return subprocess.run([str(python), __file__, "--here"], check=False).returncode
 
 

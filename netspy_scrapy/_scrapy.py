@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
+from scrapy.pqueues import _path_safe
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
@@ -215,8 +217,8 @@ def restore_handlers(handlers: dict[int, Any]) -> None:
         signal.signal(number, handler)
 
 
-def watch_downloads(crawler: Crawler, done: Callable[[Request], None]) -> None:
-    """Call *done* with each request once the downloader and its middlewares are through with it.
+def watch_downloads(crawler: Crawler, done: Callable[[Request, Any], None]) -> None:
+    """Call *done* with each request and what became of it, once the downloader is through with it.
 
     No signal says so for requests that a middleware answers or refuses.
     """
@@ -227,7 +229,7 @@ def watch_downloads(crawler: Crawler, done: Callable[[Request], None]) -> None:
 
     def watched(request: Request, *args: Any) -> Any:
         def finished(result: Any) -> Any:
-            done(request)
+            done(request, result)
             return result
 
         return fetch(request, *args).addBoth(finished)
@@ -249,7 +251,8 @@ def leave_delays_to(crawler: Crawler, is_paced: Callable[[Request], bool]) -> No
         __slots__ = ()
 
         def download_delay(self) -> float:
-            if self.queue and is_paced(self.queue[0][0]):
+            # An empty queue is asked too, and a delay would then hold up what comes next.
+            if not self.queue or is_paced(self.queue[0][0]):
                 return 0.0
             return float(super().download_delay())
 
@@ -287,4 +290,19 @@ def slot_delay(crawler: Crawler, key: str) -> float | None:
     slot = engine.downloader.slots.get(key)
     if slot is not None:
         return float(slot.delay)
-    return float(getattr(engine.downloader, "_delay", 0.0))
+    # Before there is a slot AutoThrottle's start delay is with the downloader, or, below Scrapy
+    # 2.19, with the spider.
+    delay = getattr(engine.downloader, "_delay", None)
+    return float(getattr(crawler.spider, "download_delay", 0.0) if delay is None else delay)
+
+
+def queue_folder(domain: str) -> str:
+    """Return the folder of a domain's queue as Scrapy names it, so that its jobs can go on."""
+    return _path_safe(domain)
+
+
+async def download(crawler: Crawler, request: Request) -> Response:
+    """Download *request* past the scheduler."""
+    engine = engine_of(crawler)
+    assert engine is not None
+    return await engine.download_async(request)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.retry import RetryMiddleware
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.pipelines.media import MediaPipeline
 from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
@@ -16,6 +17,7 @@ from scrapy.utils.misc import load_object
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.failure import FinalFailureMiddleware
+from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.summary import RunSummary
@@ -31,6 +33,7 @@ from netspy_scrapy.settings import (
     PaceSettings,
     PolitenessSettings,
     RetrySettings,
+    RobotsSettings,
     SinkSettings,
     StatusSettings,
     deciding,
@@ -59,6 +62,7 @@ _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 _FAILURE_ORDER = 1
 #: Before Scrapy's own middlewares, which fill in headers and cookies.
 _FACADE_ORDER = 50
+_ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
@@ -117,6 +121,15 @@ class Addon:
                 "is not installed, so RETRY_STATUS_CODES, Retry-After and RETRY_BACKOFF do nothing"
             )
         _add(settings, name, FinalFailureMiddleware, _FAILURE_ORDER)
+        robots = RobotsSettings.from_settings(settings)
+        policies = PolitenessSettings.from_settings(settings).policies
+        if (robots.obey or policies.any_obeys_robots) and not _replace(
+            settings, name, RobotsTxtMiddleware, RobotsMiddleware, _ROBOTS_ORDER
+        ):
+            self._notes.append(
+                "RobotsTxtMiddleware is switched off in DOWNLOADER_MIDDLEWARES: robots.txt is not "
+                "obeyed although ROBOTS_OBEY asks for it"
+            )
         if issubclass(self._crawler.spidercls, AirSpider):
             _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
         name = "SPIDER_MIDDLEWARES"
@@ -152,8 +165,8 @@ class Addon:
             queue = settings["SCHEDULER_PRIORITY_QUEUE"]
             if not _is_ours(queue, ReadyQueue):
                 self._notes.append(
-                    f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest (Retry-After, "
-                    "backoff, circuit), and one that has to wait takes download slots from others"
+                    f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest "
+                    "(Retry-After, backoff, circuit), and one that waits holds download slots"
                 )
         else:
             settings.set("SCHEDULER_PRIORITY_QUEUE", ReadyQueue, "addon")
@@ -185,7 +198,7 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings,
+            PolitenessSettings, RobotsSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         if user_set(settings, "SPIDER_THREAD_COUNT"):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds between the first requests after a rest, as many as may be in flight at once.
 SPREAD = 0.05
 
+#: The cause of a rest that an open circuit asks for.
+CIRCUIT = "circuit"
+
 #: Seconds after which a domain that nobody asks for any more is forgotten.
 IDLE = 60.0
 
@@ -95,13 +98,13 @@ class Listener(Protocol):
     """Who is told of what happens to a domain."""
 
     def domain_rested(self, state: DomainState, seconds: float) -> None:
-        """A rest began, or grew longer."""
+        """Learn of a rest that began, or grew longer."""
 
     def circuit_opened(self, state: DomainState, failures: int) -> None:
-        """So many failures in a row opened the circuit."""
+        """Learn of a circuit that opened after so many failures in a row."""
 
     def domain_changed(self, state: DomainState) -> None:
-        """The domain may be able to take a request sooner or later than it was."""
+        """Learn that the domain may take a request sooner or later than before."""
 
 
 @dataclass(eq=False)
@@ -116,6 +119,8 @@ class DomainRegistry:
     clock: Callable[[], float] = time.monotonic
     uniform: Callable[[float, float], float] = random.uniform
     listeners: list[Listener] = field(default_factory=list)
+    troubled: set[str] = field(default_factory=set)
+    """Domains with failures in a row: of no other does a success change anything."""
     _states: dict[str, DomainState] = field(default_factory=dict)
     _swept: float = 0.0
 
@@ -141,7 +146,7 @@ class DomainRegistry:
 
     # Requests ------------------------------------------------------------------------------------
     def start(self, state: DomainState) -> None:
-        """A request to the domain goes out now: count it and draw the delay until the next."""
+        """Count a request that goes out now, and draw the delay until the next."""
         now = self.clock()
         state.in_flight += 1
         state.last_used = now
@@ -152,7 +157,7 @@ class DomainRegistry:
         state.next_start = now + gap
 
     def finish(self, state: DomainState) -> None:
-        """A request to the domain is no longer in flight."""
+        """Count a request that is no longer in flight."""
         was_full = state.is_full
         state.in_flight -= 1
         state.last_used = self.clock()
@@ -189,8 +194,14 @@ class DomainRegistry:
         return True
 
     def failed(self, state: DomainState) -> None:
-        """A request of the domain failed for good, in a way that says the site is not well."""
+        """Count a request that failed for good in a way that says the site is not well.
+
+        Those that were under way when the circuit opened say nothing new.
+        """
+        if state.rest_cause == CIRCUIT and self.clock() < state.rest_until:
+            return
         state.failures += 1
+        self.troubled.add(state.name)
         threshold = state.pace.failure_threshold
         if not threshold or not (state.failures >= threshold or state.probing):
             return
@@ -199,11 +210,12 @@ class DomainRegistry:
         state.probing = self.half_open
         for listener in self.listeners:
             listener.circuit_opened(state, failures)
-        self.rest(state, state.pace.cooldown, "circuit")
+        self.rest(state, state.pace.cooldown, CIRCUIT)
 
     def succeeded(self, state: DomainState) -> None:
-        """A page of the domain was handled: the circuit starts counting anew."""
+        """Note that a page was handled: the circuit starts counting anew."""
         state.failures = 0
+        self.troubled.discard(state.name)
         if state.probing:
             state.probing = False
             self._changed(state)
@@ -227,8 +239,7 @@ class DomainRegistry:
         for name, state in list(self._states.items()):
             if (
                 state.in_flight == 0
-                and state.failures == 0
-                and not state.probing
+                and name not in self.troubled
                 and max(state.last_used, state.ready_at) + IDLE < now
             ):
                 del self._states[name]

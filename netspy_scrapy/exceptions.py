@@ -13,6 +13,7 @@
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
+    ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
     │   └── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
     ├── ValidationError        raised by users in ``validate``: fetch the page again
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
 
 if TYPE_CHECKING:
@@ -80,6 +82,12 @@ class SpiderError(NetspyError):
 
 class HookError(SpiderError):
     """A spider's ``download_midware`` raised: the request is tried again."""
+
+
+class RobotsDeniedError(NetspyError, IgnoreRequest):
+    """robots.txt forbids the page: it is dropped, and no failure."""
+
+    cause = "robots"
 
 
 class ResponseError(NetspyError):

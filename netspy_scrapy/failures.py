@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Statuses that say that a site is not well; a 404 or a 403 says nothing of the kind.
+UNWELL_STATUSES = frozenset({429, 500, 502, 503, 504})
+
 
 class Failures:
     """Counts failures and drops by cause, and writes failures to FAILED_REQUEST_PATH.
@@ -28,17 +31,27 @@ class Failures:
         self._context = context
 
     def fail(
-        self, request: Request, cause: str | int, reason: str, *, status: int | None = None
+        self,
+        request: Request,
+        cause: str | int,
+        reason: str,
+        *,
+        status: int | None = None,
+        unwell: bool = False,
     ) -> None:
         """Record that *request* failed for good.
 
         *cause* is the short name under which it is counted (a status, an exception's name).
+        *unwell*: the failure says that the site is not well, and counts for the circuit.
         """
         if request.callback is NO_CALLBACK:
             return
         stats = self._context.stats
         stats.inc_value(keys.FAILURES)
         stats.inc_value(keys.FAILURES_BY_CAUSE.format(cause=cause))
+        if unwell:
+            politeness = self._context.politeness
+            politeness.registry.failed(politeness.state_of(request))
         self._context.request_dump.add(request, reason=reason, status=status)
         logger.error(
             "Failed: %s: %s (kept in %s)",

@@ -17,3 +17,7 @@ GIVEN_URL = "netspy_url"
 DOMAIN = "netspy_domain"
 #: The ``download_slot`` that the user gave the request.
 OWN_SLOT = "netspy_own_slot"
+#: The origin whose robots.txt this request fetches.
+ROBOTS = "netspy_robots"
+#: The domain whose requests wait for this robots.txt.
+HOLDS = "netspy_holds"

@@ -59,6 +59,11 @@ class DomainPolicies:
     def __bool__(self) -> bool:
         return bool(self._policies)
 
+    @property
+    def any_obeys_robots(self) -> bool:
+        """Whether some policy asks for robots.txt to be obeyed."""
+        return any(policy.robots for policy in self._policies.values())
+
     def _of(self, domain: str) -> DomainPolicy:
         found = DomainPolicy()
         for pattern, policy in self._policies.items():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+import scrapy
 from scrapy import signals
 from scrapy.utils.httpobj import urlparse_cached
 
@@ -14,11 +16,15 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import signals as our_signals
 from netspy_scrapy import stats as keys
 from netspy_scrapy.domains import DomainRegistry, DomainState
-from netspy_scrapy.settings import PolitenessSettings
+from netspy_scrapy.robots import Robots, origin_of
+from netspy_scrapy.settings import PolitenessSettings, RobotsSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from scrapy import Request
     from scrapy.crawler import Crawler
+    from scrapy.http import Response
 
     from netspy_scrapy.scheduling.queue import ReadyQueue
 
@@ -42,6 +48,13 @@ class Politeness:
             pace_of=self.settings.pace_of, half_open=self.settings.half_open
         )
         self.registry.listeners.append(self)
+        robots = RobotsSettings.from_settings(crawler.settings)
+        self._obey_robots = robots.obey
+        stats = crawler.stats
+        assert stats is not None
+        wanted = robots.obey or self.settings.policies.any_obeys_robots
+        self.robots = Robots(robots, stats, self.registry.clock) if wanted else None
+        self._robots_waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.held: set[str] = set()
         """Domains that wait for something other than time: their robots.txt."""
         self._queues: list[ReadyQueue] = []
@@ -106,28 +119,79 @@ class Politeness:
         seconds = max(0.0, ready - self.registry.clock())
         self._timer = asyncio.get_running_loop().call_later(seconds, self._wake)
 
-    def hold(self, domain: str) -> None:
-        """Hand out nothing of *domain* until it is released."""
-        self.held.add(domain)
-
-    def release(self, domain: str) -> None:
-        """Let the requests of *domain* go again."""
-        self.held.discard(domain)
-        self._reconsider(domain)
-
     def _wake(self) -> None:
         self._timer = None
-        now = self.registry.clock()
-        times = [queue.next_ready for queue in self._queues]
-        later = [time for time in times if time is not None and time > now]
-        if later:
-            self.parked(min(later))
         _scrapy.wake(self._crawler)
 
     def _reconsider(self, domain: str) -> None:
         for queue in self._queues:
             queue.reconsider(domain)
         _scrapy.wake(self._crawler)
+
+    # robots.txt ----------------------------------------------------------------------------------
+    def obeys_robots(self, request: Request) -> bool:
+        """Tell whether robots.txt counts for *request*."""
+        if self.robots is None or "dont_obey_robotstxt" in request.meta:
+            return False
+        policies = self.settings.policies
+        policy = policies.of(self.state_of(request).name).robots if policies else None
+        obeys = self._obey_robots if policy is None else policy
+        return obeys and urlparse_cached(request).scheme in {"http", "https"}
+
+    def ahead_of(self, request: Request) -> Request | None:
+        """Return the robots.txt to fetch before *request*, whose domain then waits."""
+        if self.robots is None or not self.obeys_robots(request):
+            return None
+        origin = origin_of(request)
+        if self.robots.rules_of(origin) is not None or origin in self.robots.pending:
+            return None
+        self.held.add(request.meta[metakeys.DOMAIN])
+        robots = self.robots.request(origin)
+        robots.meta[metakeys.HOLDS] = request.meta[metakeys.DOMAIN]
+        self.assign(robots)
+        return robots
+
+    def learn_robots(self, origin: str, response: Response) -> None:
+        """Take in a robots.txt, and let those go that waited for it."""
+        assert self.robots is not None
+        try:
+            self.robots.learn(origin, response)
+        except Exception as exc:  # noqa: BLE001 - a parser of hostile text must not end the crawl
+            self.robots.learn_error(origin, f"{type(exc).__name__}: {exc}")
+        self._robots_known(origin)
+
+    def learn_robots_error(self, origin: str, reason: str) -> None:
+        """Take in that a robots.txt cannot be read, and let those go that waited for it."""
+        assert self.robots is not None
+        self.robots.learn_error(origin, reason)
+        self._robots_known(origin)
+
+    async def fetch_robots(
+        self, origin: str, download: Callable[[Crawler, Request], Coroutine[Any, Any, Any]]
+    ) -> None:
+        """Fetch the robots.txt of *origin* for requests that no queue handed out, once for all."""
+        assert self.robots is not None
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._robots_waiters.setdefault(origin, []).append(waiter)
+        if origin not in self.robots.pending:
+            with suppress(Exception):  # the middleware has taken in what came of it
+                await download(self._crawler, self.robots.request(origin))
+            if not waiter.done():
+                self.learn_robots_error(origin, "it was not answered")
+        await waiter
+
+    def _robots_known(self, origin: str) -> None:
+        assert self.robots is not None
+        domain = origin.partition("://")[2]
+        self.registry.set_crawl_delay(self.registry.get(domain), self.robots.crawl_delay(origin))
+        for waiter in self._robots_waiters.pop(origin, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def handled(self, response: Response) -> None:
+        """Note that the callback of *response* is done: its domain is well."""
+        if self.registry.troubled and response.request is not None:
+            self.registry.succeeded(self.state_of(response.request))
 
     # What happens to domains ---------------------------------------------------------------------
     def domain_rested(self, state: DomainState, seconds: float) -> None:
@@ -168,10 +232,19 @@ class Politeness:
         if self.settings.no_limit:
             _scrapy.lift_domain_limit(self._crawler)
 
-    def _done(self, request: Request) -> None:
+    def _done(self, request: Request, result: Any) -> None:
         state = self._in_flight.pop(request, None)
         if state is not None:
             self.registry.finish(state)
+        origin = request.meta.get(metakeys.ROBOTS)
+        if origin is not None and not isinstance(result, scrapy.Request):
+            assert self.robots is not None
+            if origin in self.robots.pending:  # some other middleware answered or refused it
+                self.learn_robots_error(origin, "it was not answered")
+            domain = request.meta.get(metakeys.HOLDS)
+            if domain is not None:
+                self.held.discard(domain)
+                self._reconsider(domain)
 
     def _spider_closed(self) -> None:
         if self._timer is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+    from netspy_scrapy.settings import RetrySettings
 
 logger = logging.getLogger(__name__)
 
@@ -65,19 +68,50 @@ class Retrier:
         if not self._settings.enabled or meta.get("dont_retry", False):
             return False
         times = meta.get("max_retry_times")
-        return bool(meta.get("retry_times", 0) < (self._settings.times if times is None else times))
+        if times is None:
+            times = self._settings_of(request).times
+        return bool(meta.get("retry_times", 0) < times)
 
-    def wait(self, request: Request, response: Response | None = None) -> Wait:
-        """Return how long the next attempt has to wait."""
+    def wait(self, request: Request, cause: str | int, response: Response | None = None) -> Wait:
+        """Return how long the next attempt has to wait; the whole domain rests as long.
+
+        Waiting alone would not help: the others would go on asking a site that wants to be left
+        alone. A mere SPIDER_RETRY_INTERVAL concerns the request only.
+        """
         asked = None
         if response is not None and response.status in RETRY_AFTER_STATUSES:
             asked = parse_retry_after(response.headers.get(b"Retry-After"), time.time())
-        return wait_before_retry(
-            self._settings,
+        settings = self._settings_of(request)
+        wait = wait_before_retry(
+            settings,
             request.meta.get("retry_times", 0) + 1,
             retry_after=asked,
             uniform=random.uniform,
         )
+        if wait.seconds > 0 and (asked is not None or settings.backoff > 0):
+            why = f"Retry-After: {asked:g}" if asked is not None else "backoff"
+            politeness = self._context.politeness
+            politeness.registry.rest(politeness.state_of(request), wait.seconds, f"{cause}, {why}")
+        return wait
+
+    def _settings_of(self, request: Request) -> RetrySettings:
+        """Return the retry policy of the request's domain."""
+        politeness = self._context.politeness
+        policies = politeness.settings.policies
+        if not policies:
+            return self._settings
+        policy = policies.of(politeness.state_of(request).name)
+        changed: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("times", policy.retry_times),
+                ("interval", policy.retry_interval),
+                ("backoff", policy.backoff),
+                ("retry_after_max", policy.retry_after_max),
+            )
+            if value is not None
+        }
+        return replace(self._settings, **changed) if changed else self._settings
 
     def again(
         self,

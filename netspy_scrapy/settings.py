@@ -89,6 +89,10 @@ SETTINGS: dict[str, Setting] = {
     "USE_SESSION": Setting(False, "netspy spiders: requests share their cookies"),
     "RANDOM_USER_AGENT": Setting(True, "a browser's User-Agent on each request"),
     # How each domain is treated
+    "ROBOTS_CACHE_TTL": Setting(3600.0, "seconds a robots.txt is believed; 0: for the whole run"),
+    "NETSPY_ROBOTS_ON_ERROR": Setting(
+        "allow", 'while robots.txt cannot be read: "allow", "disallow" (RFC 9309) or "last_good"'
+    ),
     "CIRCUIT_FAILURE_THRESHOLD": Setting(
         10, "final failures in a row that open a domain's circuit; 0: never"
     ),
@@ -123,7 +127,7 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
         "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
         "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
-        "ROBOTS_CACHE_TTL", "RUN_ID", "SPIDER_KEEP_ALIVE",
+        "RUN_ID", "SPIDER_KEEP_ALIVE",
         "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
         "WEBDRIVER",
@@ -443,3 +447,30 @@ def _jitter(settings: BaseSettings) -> float:
     if newer_priority is not None and newer_priority >= older_priority:
         return read_number(settings, newer, unit="the delay")
     return 0.5 if read_bool(settings, older) else 0.0
+
+
+@dataclass(frozen=True)
+class RobotsSettings:
+    """Whether and how robots.txt is obeyed."""
+
+    obey: bool
+    user_agent: str | None
+    """The group that counts; None: the request's own User-Agent."""
+    cache_ttl: float
+    on_error: str
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> RobotsSettings:
+        """Read how robots.txt is treated."""
+        agent = settings.get(deciding(settings, "ROBOTS_USER_AGENT"))
+        on_error = str(_get(settings, "NETSPY_ROBOTS_ON_ERROR"))
+        if on_error not in ("allow", "disallow", "last_good"):
+            raise ConfigError(
+                "NETSPY_ROBOTS_ON_ERROR", on_error, '"allow", "disallow" or "last_good"'
+            )
+        return cls(
+            obey=read_bool(settings, deciding(settings, "ROBOTS_OBEY")),
+            user_agent=None if agent is None else str(agent),
+            cache_ttl=read_number(settings, "ROBOTS_CACHE_TTL", unit="seconds"),
+            on_error=on_error,
+        )

@@ -37,3 +37,6 @@ FILTER_DEGRADED = "netspy/filter/degraded"
 #: Rests of domains, and circuits that opened.
 RESTS = "netspy/rests"
 CIRCUITS = "netspy/circuits"
+#: robots.txt files that were asked for, and those that could not be read.
+ROBOTS_FETCHED = "netspy/robots/fetched"
+ROBOTS_ERRORS = "netspy/robots/errors"

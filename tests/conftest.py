@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def running_site() -> Iterator[Site]:
     """The local web site, one process for the whole run."""
-    with Site() as site:
+    with Site("127.0.0.1", "127.0.0.2", "127.0.0.3") as site:
         yield site
 
 

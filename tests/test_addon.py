@@ -275,13 +275,6 @@ def test_netspy_pipelines_become_ours() -> None:
     assert plain.getdict("ITEM_PIPELINES") == {"netspy_scrapy.pipelines.csv.CsvPipeline": 5}
 
 
-def test_no_limit_of_concurrency_per_domain() -> None:
-    """CONCURRENT_REQUESTS_PER_DOMAIN = 0 means no limit; plain Scrapy would hang for ever."""
-    settings, _ = applied(CONCURRENT_REQUESTS_PER_DOMAIN=0, CONCURRENT_REQUESTS=12)
-
-    assert settings["CONCURRENT_REQUESTS_PER_DOMAIN"] == 12
-
-
 def test_single_middlewares_work_without_the_add_on() -> None:
     """Each component can be put into a project alone."""
     for cls in (StatusPolicyMiddleware, FinalFailureMiddleware, OutcomeMiddleware):

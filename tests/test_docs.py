@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "README.zh.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "example_project" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SHOP = "http://127.0.0.1:8000/"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scrapy import Request, Spider
 
-from netspy_scrapy import meta, stats
+from netspy_scrapy import meta, policies, signals, stats
 from netspy_scrapy.commands import retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
@@ -90,6 +90,18 @@ def test_what_netspy_spiders_set_besides() -> None:
     given = {code(cells[0]): ast.literal_eval(code(cells[1])) for cells in table}
 
     assert given == setup._SCRAPY_DEFAULTS
+
+
+def test_keys_of_a_domain_policy() -> None:
+    """The page has each key that NETSPY_DOMAIN_POLICIES takes."""
+    assert all_code(section("settings.md", "NETSPY_DOMAIN_POLICIES")) == list(policies._CHECKS)
+
+
+def test_signals() -> None:
+    """Each signal has one row."""
+    names = [name for name in vars(signals) if name.islower() and name[0] != "_"]
+
+    assert all_code(section("stats.md", "Signals")) == [n for n in names if n != "annotations"]
 
 
 def test_settings_that_do_nothing() -> None:

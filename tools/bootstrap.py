@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,59 +16,63 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 _SCRIPTS = "Scripts" if os.name == "nt" else "bin"
-_STAMP = "installed-by-bootstrap"
+#: Written into an environment that was made here; it says what is installed.
+_STAMP = "made-by-bootstrap"
 
 
-def environment(folder: Path, *requirements: str) -> Path:
-    """Return the Python of a virtual environment in *folder* that has *requirements*.
+def environment(folder: Path, requirement: str, *, editable: bool = False) -> Path:
+    """Return the Python of a virtual environment in *folder* that has *requirement*.
 
-    It is made, or brought up to date, only if it has to be: a stamp says what was installed. Ends
-    the program with one sentence if that cannot be done.
+    It is made, or brought up to date, only if it has to be. Ends the program with a sentence if
+    that cannot be done.
     """
     python = folder / _SCRIPTS / "python"
     stamp = folder / _STAMP
-    wanted = _fingerprint(requirements)
-    usable = _runs(python) and (not stamp.exists() or stamp.read_text().startswith(str(ROOT)))
-    if usable and stamp.exists() and stamp.read_text() == wanted:
+    made_here = stamp.read_text(encoding="utf-8").partition("\n") if stamp.exists() else None
+    wanted = f"{requirement} {_project()}"
+    usable = _runs(python) and (made_here is None or made_here[0] == str(ROOT))
+    if usable and made_here is not None and made_here[2] == wanted:
         return python
     if not usable:
-        print(f"Making {_shown(folder)} with Python {sys.version.split()[0]}", flush=True)
-        _make(folder)
-    print(f"Installing {', '.join(map(_name, requirements))} into {_shown(folder)}", flush=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", *requirements]
+        if folder.exists() and made_here is None:
+            sys.exit(f"{folder} cannot be used and was not made here: move it away")
+        _make(folder, stamp)
+    name = "this checkout" if editable else requirement
+    print(f"Installing {name} into {folder.relative_to(ROOT)}", flush=True)
+    arguments = ["-e", requirement] if editable else [requirement]
+    install = [str(python), "-m", "pip", "install", "-qq", *arguments]
     if subprocess.run(install, check=False, cwd=ROOT).returncode:
         sys.exit("pip failed, see above; nothing was run")
-    stamp.write_text(wanted)
+    stamp.write_text(f"{ROOT}\n{wanted}", encoding="utf-8")
     return python
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path, stamp: Path) -> None:
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(
             f"{sys.executable} has no ensurepip, which a virtual environment needs. "
             "On Debian and Ubuntu: apt-get install python3-venv"
         )
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    print(f"Making {folder.relative_to(ROOT)} with Python {sys.version.split()[0]}", flush=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    # First of all, so that one which is interrupted is known as ours.
+    stamp.write_text(f"{ROOT}\n", encoding="utf-8")
+    if subprocess.run([sys.executable, "-m", "venv", str(folder)], check=False).returncode:
+        sys.exit("the virtual environment could not be made, see above; nothing was run")
 
 
 def _runs(python: Path) -> bool:
-    """Tell whether *python* is one that can be used: it exists, starts, has pip, is not too old."""
+    """Tell whether *python* can be used: it is there, starts, is not too old, has pip."""
     check = "import pip, sys; sys.exit(sys.version_info < (3, 10))"
     try:
-        return subprocess.run([str(python), "-c", check], check=False).returncode == 0
+        done = subprocess.run([str(python), "-c", check], check=False, capture_output=True)
     except OSError:
         return False
+    return done.returncode == 0
 
 
-def _fingerprint(requirements: tuple[str, ...]) -> str:
-    """Return what tells one installation from another; it begins with the checkout's place."""
-    project = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    return "\n".join([str(ROOT), *requirements, project, ""])
-
-
-def _name(requirement: str) -> str:
-    return "this checkout" if requirement in ("-e", str(ROOT)) else requirement
-
-
-def _shown(folder: Path) -> str:
-    return str(folder.relative_to(ROOT)) if folder.is_relative_to(ROOT) else str(folder)
+def _project() -> str:
+    """Return what changes with the project's dependencies."""
+    return hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()

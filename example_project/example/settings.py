@@ -7,7 +7,7 @@ OUTPUT = Path(__file__).resolve().parent.parent / "output" / "scrapy"
 BOT_NAME = "example"
 SPIDER_MODULES = ["example.spiders"]
 
-# The whole set: status policy, retries that wait in the scheduler, dumps, run summary.
+# The whole set: status policy, retries, politeness to each domain, dumps, run summary.
 ADDONS = {"netspy_scrapy.Addon": 500}
 
 # Sinks run in this order, and each stores in batches of its own.

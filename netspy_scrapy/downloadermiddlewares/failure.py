@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import IgnoreRequest
 
+from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 
 if TYPE_CHECKING:
@@ -37,11 +38,14 @@ class FinalFailureMiddleware:
         """Record the failure; the errback still gets it."""
         with suppress(AttributeError):
             exception.netspy_download_failed = True  # type: ignore[attr-defined]
-        if not self._context.owns(request):
+        if not self._context.owns(request) or metakeys.ROBOTS in request.meta:
             return
         name = type(exception).__name__
         if isinstance(exception, IgnoreRequest):
-            self._context.failures.drop(request, type(exception).__name__, str(exception) or name)
+            cause = getattr(exception, "cause", name)
+            self._context.failures.drop(request, cause, str(exception) or name)
             return
         text = str(exception)
-        self._context.failures.fail(request, name, f"{name}: {text}" if text else name)
+        reason = f"{name}: {text}" if text else name
+        unwell = isinstance(exception, self._context.retry_settings.exceptions)
+        self._context.failures.fail(request, name, reason, unwell=unwell)

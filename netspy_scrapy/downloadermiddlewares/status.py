@@ -31,9 +31,10 @@ class StatusPolicyMiddleware:
     An answer is accepted (ACCEPT_STATUS_CODES), or fetched again (RETRY_STATUS_CODES, up to
     SPIDER_MAX_RETRY_TIMES times), or passed on to the spider middleware, which refuses what is
     neither 2xx nor 3xx. The wait before a retry is what ``Retry-After`` says (429, 503), else
-    RETRY_BACKOFF, else SPIDER_RETRY_INTERVAL; a ``Retry-After`` over RETRY_AFTER_MAX ends the
-    request at once. It waits in the scheduler, without a download slot; where that is not ours,
-    or the request did not come from it (``engine.download_async``), it waits here.
+    RETRY_BACKOFF, and the whole domain rests as long, else SPIDER_RETRY_INTERVAL. A
+    ``Retry-After`` over RETRY_AFTER_MAX ends the request at once. It waits in the scheduler,
+    without a download slot; where that is not ours, or the request did not come from it
+    (``engine.download_async``), it waits here.
 
     Meta keys: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
     Stats: ``netspy/retries``, ``netspy/retries/<status or exception>``.
@@ -47,6 +48,7 @@ class StatusPolicyMiddleware:
         self._retry_codes = (
             settings.retry_codes - settings.accept_codes if settings.check else frozenset()
         )
+        self._policies = self._context.politeness.settings.policies
         self._exceptions = self._context.retry_settings.exceptions
 
     @classmethod
@@ -59,14 +61,15 @@ class StatusPolicyMiddleware:
     ) -> Request | Response | Coroutine[Any, Any, Request]:
         """Return the answer, or the request of the next attempt."""
         status = response.status
-        if status not in self._retry_codes:
+        if status not in self._codes_of(request):
             return response
+        # Also for the last attempt: what the site asks for concerns the next request too.
+        wait = self._retrier.wait(request, f"HTTP status {status}", response)
         if not self._retrier.attempts_left(request):
             if not request.meta.get("dont_retry"):
                 attempts = request.meta.get("retry_times", 0) + 1
                 request.meta[metakeys.GIVEN_UP] = f"given up after {attempts} attempts"
             return response
-        wait = self._retrier.wait(request, response)
         if wait.too_long:
             asked = (response.headers.get(b"Retry-After") or b"").decode("latin-1")
             request.meta[metakeys.GIVEN_UP] = (
@@ -89,11 +92,19 @@ class StatusPolicyMiddleware:
         ):
             return None
         name = type(exception).__name__
-        wait = self._retrier.wait(request)
+        wait = self._retrier.wait(request, name)
         again = self._retrier.again(
             request, name, f"{name}: {exception}", wait.seconds, exception=exception
         )
         return self._send(again, request)
+
+    def _codes_of(self, request: Request) -> frozenset[int]:
+        """Return the statuses that are fetched again at the request's domain."""
+        if not self._policies:
+            return self._retry_codes
+        policy = self._policies.of(self._context.politeness.state_of(request).name)
+        codes = self._retry_codes if policy.retry is None else policy.retry
+        return codes if policy.accept is None else codes - policy.accept
 
     def _send(self, again: Request, request: Request) -> Request | Coroutine[Any, Any, Request]:
         if metakeys.DELAY in again.meta and request not in self._context.from_scheduler:

@@ -174,7 +174,7 @@ class Intake:
         table = getattr(item, "table_name", None) or self._settings.default_table
         reason = f"{type(exc).__name__}: {exc}"
         logger.error("An item of %r is refused: %s", table, reason)
-        update_keys = tuple(item.update_key) or None if isinstance(item, UpdateItem) else None
+        update_keys = tuple(item.update_key) if isinstance(item, UpdateItem) else None
         row = Row(table, fields_of(item), update_keys, (), None)
         route = getattr(item, "pipelines", None)
         paths = [sink.path for sink in self._sinks] if route is None else map(_sink_path, route)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.pqueues import ScrapyPriorityQueue
 
+from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError
@@ -65,7 +66,7 @@ class ReadyQueue:
             raise ConfigError(
                 "JOBDIR",
                 crawler.settings["JOBDIR"],
-                "the folder of a job that ran with a queue per domain: its state is of another kind",
+                "the folder of a job that ran with a queue per domain",
             )
         self._crawler = crawler
         self._downstream = downstream_queue_cls
@@ -80,6 +81,8 @@ class ReadyQueue:
         self._parked_until: dict[str, float] = {}
         self._order = itertools.count()
         self._length = 0
+        self._urgent: deque[Request] = deque()
+        self._returned: dict[str, list[Request]] = {}
         self._politeness.add_queue(self)
         for domain, priorities in startprios.items():
             queue = self._queues[domain] = self._new_queue(domain, priorities)
@@ -89,6 +92,10 @@ class ReadyQueue:
     # Scrapy's interface --------------------------------------------------------------------------
     def push(self, request: Request) -> None:
         """Add *request* to its domain's queue."""
+        if metakeys.ROBOTS in request.meta:  # what all others of its origin wait for
+            self._urgent.append(request)
+            self._length += 1
+            return
         domain = request.meta[metakeys.DOMAIN]
         queue = self._queues.get(domain)
         new = queue is None
@@ -102,29 +109,64 @@ class ReadyQueue:
 
     def pop(self) -> Request | None:
         """Return a request of the next domain that may be asked now."""
-        registry = self._registry
-        now = registry.clock()
+        now = self._registry.clock()
+        if self._urgent and (request := self._pop_urgent(now)) is not None:
+            return request
         self._unpark_due(now)
-        ring = self._ring
-        while ring:
-            domain = ring.popleft()
+        while self._ring:
+            domain = self._ring.popleft()
             self._in_ring.discard(domain)
-            queue = self._queues.get(domain)
-            if queue is None:
-                continue
-            state = registry.get(domain)
-            if not self._may_go(state, now):
-                continue
-            request: Request | None = queue.pop()
+            request = self._pop_of(domain, now)
+            if request is not None:
+                return request
+        if self._heap:
+            # Nobody asks again before the engine is woken.
+            self._politeness.parked(self._heap[0][0])
+        return None
+
+    def _pop_of(self, domain: str, now: float) -> Request | None:
+        queue = self._queues.get(domain)
+        returned = self._returned.get(domain)
+        if queue is None and not returned:
+            return None
+        state = self._registry.get(domain)
+        if not self._may_go(state, now):
+            return None
+        request: Request | None
+        if returned:
+            request = returned.pop()
+            if not returned:
+                del self._returned[domain]
+        else:
+            assert queue is not None
+            request = queue.pop()
             if not queue:
                 self._drop(domain, queue)
-            if request is None:
-                continue
-            self._length -= 1
-            self._politeness.start(request, state)
-            if domain in self._queues and self._may_go(state, now):
-                self._append(domain)
-            return request
+        if request is None:
+            return None
+        self._length -= 1
+        ahead = self._politeness.ahead_of(request)
+        if ahead is not None:
+            # robots.txt first; the request waits where it was.
+            self._returned.setdefault(domain, []).append(request)
+            self._length += 1
+            request = ahead
+        self._politeness.start(request, state)
+        if domain in self and self._may_go(state, now):
+            self._append(domain)
+        return request
+
+    def _pop_urgent(self, now: float) -> Request | None:
+        for _ in range(len(self._urgent)):
+            request = self._urgent.popleft()
+            state = self._politeness.state_of(request)
+            if state.ready_at <= now and not state.is_full:
+                self._length -= 1
+                self._politeness.start(request, state)
+                return request
+            self._urgent.append(request)
+            if state.ready_at > now:
+                self._politeness.parked(state.ready_at)
         return None
 
     def peek(self) -> Request | None:
@@ -133,6 +175,10 @@ class ReadyQueue:
 
     def close(self) -> dict[str, list[int]]:
         """Close the queues below; return the state that a job directory keeps."""
+        for requests in list(self._returned.values()):
+            for request in requests:
+                self.push(request)
+        self._returned.clear()
         state = {domain: queue.close() for domain, queue in self._queues.items()}
         self._queues.clear()
         self._length = 0
@@ -142,34 +188,28 @@ class ReadyQueue:
         return self._length
 
     def __contains__(self, domain: str) -> bool:
-        return domain in self._queues
+        return domain in self._queues or domain in self._returned
 
     # What the politeness tells -------------------------------------------------------------------
     def reconsider(self, domain: str) -> None:
         """See whether a domain that was parked may be asked now."""
-        if domain in self._queues and domain not in self._in_ring:
+        if domain in self and domain not in self._in_ring:
             self._place(domain)
-
-    @property
-    def next_ready(self) -> float | None:
-        """The time at which the first parked domain is ready; None: none waits for a time."""
-        return self._heap[0][0] if self._heap else None
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether some domain stands in the ring."""
-        return bool(self._ring)
 
     def drain(self) -> Iterable[Request]:
         """Take everything out, whether it may go or not."""
+        self._urgent.clear()  # robots.txt is no work that is left
+        for requests in self._returned.values():
+            yield from requests
+        self._returned.clear()
         for domain, queue in list(self._queues.items()):
             while queue:
                 request: Request | None = queue.pop()
                 if request is None:
                     break
-                self._length -= 1
                 yield request
             self._drop(domain, queue)
+        self._length = 0
 
     # Own methods ---------------------------------------------------------------------------------
     def _may_go(self, state: DomainState, now: float) -> bool:
@@ -203,14 +243,14 @@ class ReadyQueue:
             ready, _, domain = heapq.heappop(heap)
             if self._parked_until.get(domain) == ready:
                 del self._parked_until[domain]
-                if domain in self._queues:
+                if domain in self:
                     self._append(domain)
 
     def _new_queue(self, domain: str, priorities: Iterable[int]) -> ScrapyPriorityQueue:
         return ScrapyPriorityQueue(
             self._crawler,
             self._downstream,
-            f"{self._key}/{_folder(domain)}",
+            f"{self._key}/{_scrapy.queue_folder(domain)}",
             priorities,
             start_queue_cls=self._start_downstream,
         )
@@ -220,11 +260,4 @@ class ReadyQueue:
         queue.close()
         if self._key:
             with suppress(OSError):  # the folder of a disk queue that left nothing behind
-                Path(self._key, _folder(domain)).rmdir()
-
-
-def _folder(domain: str) -> str:
-    from hashlib import blake2b  # noqa: PLC0415
-
-    safe = "".join(char if char.isalnum() or char in "-._" else "_" for char in domain)
-    return f"{safe[:80]}-{blake2b(domain.encode(), digest_size=8).hexdigest()}"
+                Path(self._key, _scrapy.queue_folder(domain)).rmdir()

@@ -20,6 +20,8 @@ from netspy_scrapy.http.request import Request as FacadeRequest
 from netspy_scrapy.retry import claim_budget
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
@@ -168,7 +170,7 @@ class Scheduler(ScrapyScheduler):
     async def _dump_unfinished(self, reason: str) -> None:
         """Write what is only in memory to FAILED_REQUEST_PATH."""
         dumped = 0
-        while (request := self._take_unfinished()) is not None:
+        for request in self._unfinished():
             self._context.request_dump.add(request, reason=f"unfinished: {reason}")
             dumped += 1
             if dumped % _DUMP_PORTION == 0:
@@ -181,8 +183,11 @@ class Scheduler(ScrapyScheduler):
                 self._context.dump_settings.request_path, extra={"spider": self.spider},
             )  # fmt: skip
 
-    def _take_unfinished(self) -> Request | None:
-        if self._waiting:
-            return self._waiting.pop()[2]
-        request: Request | None = self.mqs.pop()
-        return request
+    def _unfinished(self) -> Iterator[Request]:
+        while self._waiting:
+            yield self._waiting.pop()[2]
+        drain = getattr(self.mqs, "drain", None)
+        if drain is not None:
+            yield from drain()
+        while (request := self.mqs.pop()) is not None:
+            yield request

@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, ValidationError
+from netspy_scrapy.failures import UNWELL_STATUSES
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
 from netspy_scrapy.settings import StatusSettings, is_success
@@ -40,6 +41,7 @@ class OutcomeMiddleware:
       once the retries are used up. ``NotRetryError`` is a drop.
     - Any other exception of a callback is treated like a ValidationError for netspy spiders, or
       with NETSPY_RETRY_CALLBACK_ERRORS; else Scrapy logs it as always, and the request is dumped.
+    - A page whose callback is done resets the count of its domain's circuit.
     - A callback that yields without end is held back while the queue is over its bound.
 
     Meta keys: ``handle_httpstatus_list``, ``handle_httpstatus_all``, and the Retrier's.
@@ -52,6 +54,8 @@ class OutcomeMiddleware:
         self._retrier = Retrier(crawler)
         self._pace = Pace(crawler)
         self._settings = StatusSettings.from_settings(crawler.settings)
+        self._politeness = self._context.politeness
+        self._policies = self._politeness.settings.policies
         self._retry_callback_errors = self._context.retry_settings.callback_errors
         self._validate = getattr(crawler.spidercls, "netspy_validate", None)
         self._failed = getattr(crawler.spidercls, "netspy_failed", None)
@@ -69,14 +73,15 @@ class OutcomeMiddleware:
             error = HttpStatusError(response, reason)
             request = response.request
             assert request is not None
-            self._context.failures.fail(request, status, str(error), status=status)
+            unwell = status in UNWELL_STATUSES
+            self._context.failures.fail(request, status, str(error), status=status, unwell=unwell)
             raise error
         if self._validate is not None:
             self._validate(self._crawler.spider, response)
 
     async def process_spider_output(
         self,
-        response: Response,  # noqa: ARG002 - Scrapy passes it by name
+        response: Response,
         result: AsyncIterator[Any],
     ) -> AsyncIterator[Any]:
         """Pass on what the callback yields, at a pace that the crawl can follow."""
@@ -86,6 +91,7 @@ class OutcomeMiddleware:
             count += 1
             if count % _LOOK_EVERY == 0:
                 await self._pace.wait_for_queue()
+        self._politeness.handled(response)
 
     def process_spider_exception(
         self, response: Response, exception: Exception
@@ -113,6 +119,10 @@ class OutcomeMiddleware:
             return True
         if status in settings.accept_codes:
             return True
+        if self._policies and response.request is not None:
+            policy = self._policies.of(self._politeness.state_of(response.request).name)
+            if policy.accept is not None and status in policy.accept:
+                return True
         meta = response.meta
         if meta.get("handle_httpstatus_all", False):
             return True
@@ -128,7 +138,7 @@ class OutcomeMiddleware:
     ) -> Iterable[Any]:
         name = type(exception).__name__
         if self._retrier.attempts_left(request):
-            wait = self._retrier.wait(request)
+            wait = self._retrier.wait(request, name)
             logger.warning("%s is fetched again: %s", request, _describe(exception),
                            extra={"spider": self._crawler.spider})  # fmt: skip
             again = self._retrier.again(

@@ -239,10 +239,10 @@ def test_scrapy_project_and_its_command(project):
     Path("shop").mkdir()
     Path("shop/__init__.py").touch()
     Path("shop/settings.py").write_text(
-        "ITEM_PIPELINES = {'stores.Second': 2, 'stores.First': 1, 'stores.Foreign': 0,"
-        " 'stores.Async': None}\nFAILED_ITEM_PATH = 'dumped.jsonl'\n"
+        "ITEM_PIPELINES = {'stores.Second': 2, 'stores.Async': 3, 'stores.First': 1,"
+        " 'stores.Foreign': 0, 'stores.Keyed': None}\nFAILED_ITEM_PATH = 'dumped.jsonl'\n"
     )
-    faults(First={"refuse": [2]})
+    faults(First={"refuse": [2]}, Second={"refuse": [2]})
     dump(line(1), line(2), path="dumped.jsonl")
     done = run(*SCRAPY_RETRY, "--items")
     after = left("dumped.jsonl")
@@ -250,13 +250,15 @@ def test_scrapy_project_and_its_command(project):
     again = run(*RETRY, "--items")
 
     assert done.stdout == (
-        "replayed 1 of 2 rows: 1 stored, 1 left in dumped.jsonl (First: 1, bad row)\n"
+        "replayed 1 of 2 rows: 1 stored, 1 left in dumped.jsonl "
+        "(First: 1, bad row; Second: 1, bad row)\n"
     )
     assert (done.returncode, again.returncode) == (1, 0)
-    assert json.loads(after[0])["pipelines"] == ["stores.First"]
-    assert stored("First") == [1, 2]
-    assert stored("Second") == [1, 2]
-    assert not calls("Async")
+    owed = json.loads(after[0])
+    assert owed["pipelines"] == ["stores.First", "stores.Second"]
+    assert owed["reason"] == "First: bad row; Second: bad row"
+    assert stored("First") == stored("Second") == stored("Async") == [1, 2]
+    assert not calls("Keyed")
 
 
 def test_installed_script(project):
@@ -302,6 +304,17 @@ def test_second_sink_fails(project):
     assert "é" in after[0]
     assert again.returncode == 0
     assert stored("First") == stored("Second") == [1]
+
+
+def test_refused_for_the_same_reason_again(project):
+    """A line to which nothing new happened is put back byte for byte."""
+    faults(First={"refuse": [1]})
+    odd = '{"reason":"bad row",  "table":"rows","data":{"n":1},"pipelines":["stores.First"]}'
+    dump(odd)
+    done = replay()
+
+    assert "(First: 1, bad row)" in done.stdout
+    assert left() == [odd]
 
 
 def test_netspy_paths_name_our_sinks(project):
@@ -380,7 +393,7 @@ def test_spider_beside_a_sink_is_not_run(project):
         "Ran().start()\n"
     )
     dump(line(1, pipelines=["spider.First"]))
-    done = replay()
+    done = run(*RETRY, "--items")
 
     assert done.returncode == 0, done.stderr
     assert stored("First") == [1]

@@ -35,13 +35,14 @@ def test_queued_requests_are_dumped_at_a_stop(site: Any) -> None:
 
     class Stops(PlainSpider):
         async def start(self) -> Any:
-            for n in range(50):
-                yield scrapy.Request(site.url(f"/page/{n}"), cb_kwargs={"n": n})
             yield scrapy.Request(site.url("/page/99"), meta={"netspy_delay": 3600})
+            for n in range(50):
+                self.begun = n
+                yield scrapy.Request(site.url(f"/slow?ms=10&n={n}"), cb_kwargs={"n": n})
 
         def parse(self, response: Any, n: int = 0) -> Any:
             self.pages.append((response.url, response.status))
-            if len(self.pages) == 51 - 20:
+            if len(self.pages) == 20:
                 raise CloseSpider("enough")
 
     crawler = crawl(Stops, {"CONCURRENT_REQUESTS": 2})
@@ -49,7 +50,9 @@ def test_queued_requests_are_dumped_at_a_stop(site: Any) -> None:
     fetched = {url for url, _ in crawler.spider.pages}
     lines = dumped()
     left = {line["url"] for line in lines}
-    assert fetched | left == {site.url(f"/page/{n}") for n in (*range(50), 99)}
+    assert crawler.spider.begun == 49
+    expected = {site.url(f"/slow?ms=10&n={n}") for n in range(50)}
+    assert fetched | left == {*expected, site.url("/page/99")}
     assert not fetched & left
     assert lines[0]["reason"] == "unfinished: enough"
     assert netspy_stats(crawler)["netspy/requests/unfinished_dumped"] == len(lines)
@@ -79,7 +82,8 @@ class Resumed(PlainSpider):
     async def start(self) -> Any:
         if self.stop:
             yield scrapy.Request(site_url("/seq/job?codes=503,200&retry_after=2"))
-            yield scrapy.Request(site_url("/page/1"), meta={"netspy_delay": 0.3})
+            other = site_url("/page/1").replace("127.0.0.1", "127.0.0.2")
+            yield scrapy.Request(other, meta={"netspy_delay": 0.3})
 
     def parse(self, response: Any) -> Any:
         super().parse(response)
@@ -100,7 +104,9 @@ def test_waiting_requests_survive_a_job_directory(site: Any, folder: Path) -> No
     first = crawl(Resumed, settings, stop=True)
     second = crawl(Resumed, settings)
 
-    assert [url.partition("?")[0] for url, _ in first.spider.pages] == [site.url("/page/1")]
+    assert [url.partition("?")[0] for url, _ in first.spider.pages] == [
+        site.url("/page/1", host="127.0.0.2")
+    ]
     assert [status for _, status in second.spider.pages] == [200]
     assert time.monotonic() - begun >= 2
     assert dumped() == []
@@ -177,13 +183,13 @@ def test_a_long_start_is_paced(site: Any) -> None:
 
     class Long(PlainSpider):
         async def start(self) -> Any:
-            for n in range(400):
+            for n in range(200):
                 ahead.append(_scrapy.queued(self.crawler))
-                yield scrapy.Request(site.url(f"/page/{n}"))
+                yield scrapy.Request(site.url(f"/slow?ms=20&n={n}"))
 
     crawler = crawl(Long, {"NETSPY_START_MAX_QUEUED": 50, "CONCURRENT_REQUESTS": 4})
 
-    assert len(crawler.spider.pages) == 400
+    assert len(crawler.spider.pages) == 200
     assert 40 <= max(ahead) <= 50 + 2
 
 
@@ -209,6 +215,18 @@ def test_an_endless_callback_is_held_back(site: Any) -> None:
     )
 
     assert 40 <= max(ahead) <= 50 + 20 + 10
+
+
+def test_no_limit_of_concurrency_per_domain(site: Any) -> None:
+    """CONCURRENT_REQUESTS_PER_DOMAIN = 0 means no limit; plain Scrapy would hang for ever."""
+    urls = tuple(site.url(f"/slow?ms=300&n={n}") for n in range(12))
+    begun = time.monotonic()
+    crawler = crawl(PlainSpider, {"CONCURRENT_REQUESTS_PER_DOMAIN": 0}, urls=urls)
+
+    assert len(crawler.spider.pages) == 12
+    assert time.monotonic() - begun < 2
+    times = [one.t for one in site.log()]
+    assert max(times) - min(times) < 0.3
 
 
 class OwnScheduler(scrapy.core.scheduler.Scheduler):

@@ -136,7 +136,7 @@ def test_network_failures_are_retried_and_dumped(site: Any) -> None:
 def test_retry_after_waits_without_a_download_slot(site: Any) -> None:
     """While a page waits for its Retry-After, the only download slot serves other pages."""
     busy = site.url("/seq/d?codes=429,200&retry_after=1")
-    others = tuple(site.url(f"/page/{n}") for n in range(20))
+    others = tuple(site.url(f"/page/{n}", host="127.0.0.2") for n in range(20))
     crawler = crawl(PlainSpider, {"CONCURRENT_REQUESTS": 1}, urls=(busy, *others))
 
     arrivals = [(one.t, one.path) for one in site.log()]

@@ -337,6 +337,7 @@ def test_every_table_has_its_own_file(folder):
     assert names() == ["out"]
     assert sorted(int(read(f"out/{name}")[1][0]) for name in files) == list(range(len(TABLES)))
     assert {"news.csv", "新闻.csv", "a b.csv", "a.b.csv", "a_b.csv"} <= set(files)
+    assert not {"CON.csv", "con.x.csv", "nul.csv"} & set(files)  # Windows has devices there
     assert not [name for name in files if set(name) & set('<>:"/\\|?*;') or name.startswith(".")]
 
 

@@ -1,0 +1,188 @@
+"""robots.txt by origin: what it says, for how long, and who waits for it (RFC 9309)."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protego import Protego
+from scrapy import Request
+from scrapy.http.request import NO_CALLBACK
+from scrapy.utils.httpobj import urlparse_cached
+
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy import stats as keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scrapy.http import Response
+    from scrapy.statscollectors import StatsCollector
+
+    from netspy_scrapy.settings import RobotsSettings
+
+logger = logging.getLogger(__name__)
+
+#: Bytes that are parsed; RFC 9309 2.5 asks for 500 KiB at least.
+MAX_PARSED = 1024 * 1024
+#: Bytes of a robots.txt that are downloaded, whatever limit other answers have.
+MAX_SIZE = 10 * 1024 * 1024
+#: Seconds of the longest Crawl-delay that is kept to; a longer one is cut to this.
+CRAWL_DELAY_MAX = 300.0
+#: Seconds after which a robots.txt that could not be read is asked for again.
+ERROR_TTL = 60.0
+#: Redirects that are followed (RFC 9309 2.3.1.2).
+_REDIRECTS = 5
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_CRAWL_DELAY = re.compile(r"^\s*crawl-delay\s*:\s*([^#\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_DELAY_VALUE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+
+
+@dataclass
+class Rules:
+    """What is known of one origin's robots.txt."""
+
+    parser: Protego | None
+    """None: everything is allowed, or nothing is (see *allowed*)."""
+    allowed: bool
+    expires: float
+    """Time of the clock; infinite: never."""
+
+    def allows(self, url: str, agent: str) -> bool:
+        """Tell whether *agent* may fetch *url*."""
+        return self.allowed if self.parser is None else bool(self.parser.can_fetch(url, agent))
+
+
+class Robots:
+    """The robots.txt of every origin (scheme, host and port) that the crawl came across."""
+
+    def __init__(
+        self, settings: RobotsSettings, stats: StatsCollector, clock: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._stats = stats
+        self._clock = clock
+        self._rules: dict[str, Rules] = {}
+        self._warned: set[str] = set()
+        self.pending: set[str] = set()
+        """Origins whose robots.txt is being fetched."""
+
+    def rules_of(self, origin: str) -> Rules | None:
+        """Return the rules of *origin*; None: they have to be fetched."""
+        rules = self._rules.get(origin)
+        return None if rules is None or rules.expires <= self._clock() else rules
+
+    def request(self, origin: str) -> Request:
+        """Return the request that fetches the robots.txt of *origin*."""
+        self.pending.add(origin)
+        self._stats.inc_value(keys.ROBOTS_FETCHED)
+        return Request(
+            f"{origin}/robots.txt",
+            callback=NO_CALLBACK,
+            dont_filter=True,
+            meta={
+                metakeys.ROBOTS: origin,
+                "dont_retry": True,
+                "dont_obey_robotstxt": True,
+                "download_maxsize": MAX_SIZE,
+                "redirect_ttl": _REDIRECTS,
+            },
+        )
+
+    def learn(self, origin: str, response: Response) -> None:
+        """Take in the answer to :meth:`request`. The body of an error is never read as rules."""
+        status = response.status
+        if 200 <= status < 300:  # noqa: PLR2004
+            parser = Protego.parse(decode(response.body))
+            self._set(origin, Rules(parser, allowed=True, expires=self._expiry()))
+        elif 400 <= status < 500:  # noqa: PLR2004
+            self._set(origin, Rules(None, allowed=True, expires=self._expiry()))
+        else:
+            self.learn_error(origin, f"HTTP status {status}")
+
+    def learn_error(self, origin: str, reason: str) -> None:
+        """Take in that robots.txt could not be read: NETSPY_ROBOTS_ON_ERROR says what holds."""
+        self._stats.inc_value(keys.ROBOTS_ERRORS)
+        policy = self._settings.on_error
+        last = self._rules.get(origin)
+        expires = self._clock() + ERROR_TTL
+        if policy == "last_good" and last is not None:
+            rules = Rules(last.parser, last.allowed, expires)
+        else:
+            rules = Rules(None, allowed=policy != "disallow", expires=expires)
+        if origin not in self._warned:
+            self._warned.add(origin)
+            logger.warning(
+                "robots.txt of %s cannot be read (%s): %s until it can (NETSPY_ROBOTS_ON_ERROR)",
+                origin, reason, "allowed" if rules.allowed else "disallowed",
+            )  # fmt: skip
+        self._set(origin, rules)
+
+    def allows(self, origin: str, url: str, agent: str | bytes | None) -> bool:
+        """Tell whether the rules of *origin* let *agent* fetch *url*."""
+        rules = self._rules.get(origin)
+        name = self._settings.user_agent
+        if name is None:
+            name = agent.decode("latin-1") if isinstance(agent, bytes) else agent or "*"
+        return rules is None or rules.allows(url, name)
+
+    def crawl_delay(self, origin: str) -> float:
+        """Return the seconds that the origin's Crawl-delay asks for, cut to CRAWL_DELAY_MAX."""
+        rules = self._rules.get(origin)
+        if rules is None or rules.parser is None:
+            return 0.0
+        delay = rules.parser.crawl_delay(self._settings.user_agent or "*")
+        if delay is None or not math.isfinite(delay) or delay <= 0:
+            return 0.0
+        if delay > CRAWL_DELAY_MAX:
+            logger.warning(
+                "%s asks for a Crawl-delay of %g s: %g s are kept to", origin, delay,
+                CRAWL_DELAY_MAX,
+            )  # fmt: skip
+            return CRAWL_DELAY_MAX
+        return float(delay)
+
+    def _expiry(self) -> float:
+        ttl = self._settings.cache_ttl
+        return self._clock() + ttl if ttl > 0 else math.inf
+
+    def _set(self, origin: str, rules: Rules) -> None:
+        self._rules[origin] = rules
+        self.pending.discard(origin)
+
+
+def origin_of(request: Request) -> str:
+    """Return scheme, host and port of a request's URL."""
+    parts = urlparse_cached(request)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def decode(body: bytes) -> str:
+    """Return the text of a robots.txt: UTF-8, what its BOM says, else Latin-1.
+
+    Crawl-delay lines whose value is no plain number are left out: they must not count.
+    """
+    body = body[:MAX_PARSED]
+    for bom, encoding in _BOMS:
+        if body.startswith(bom):
+            text = body.decode(encoding, "replace")
+            break
+    else:
+        try:
+            text = body.decode("utf-8")
+        except UnicodeDecodeError:
+            text = body.decode("latin-1")
+    return _CRAWL_DELAY.sub(_plain_delay, text)
+
+
+def _plain_delay(match: re.Match[str]) -> str:
+    return match.group() if _DELAY_VALUE.fullmatch(match.group(1).strip()) else ""
