@@ -14,6 +14,8 @@ from scrapy.core.downloader import Slot
 from scrapy.pqueues import _path_safe
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from netspy_scrapy.exceptions import SpiderError
 
@@ -217,8 +219,13 @@ def restore_handlers(handlers: dict[int, Any]) -> None:
         signal.signal(number, handler)
 
 
-def watch_downloads(crawler: Crawler, done: Callable[[Request, Any], None]) -> None:
+def watch_downloads(
+    crawler: Crawler, done: Callable[[Request, Any], None]
+) -> Callable[[Request, Exception], None]:
     """Call *done* with each request and what became of it, once the downloader is through with it.
+
+    Returns a function that cuts a request off: the engine gets the exception at once, and whatever
+    the download still brings goes nowhere.
 
     No signal says so for requests that a middleware answers or refuses.
     """
@@ -226,15 +233,50 @@ def watch_downloads(crawler: Crawler, done: Callable[[Request, Any], None]) -> N
     assert engine is not None
     downloader: Any = engine.downloader
     fetch = downloader.fetch
+    under_way: dict[Request, Deferred[Any]] = {}
 
-    def watched(request: Request, *args: Any) -> Any:
-        def finished(result: Any) -> Any:
+    def finish(request: Request, result: Any) -> None:
+        outcome = under_way.pop(request, None)
+        if outcome is not None:
             done(request, result)
-            return result
+            outcome.callback(result)
 
-        return fetch(request, *args).addBoth(finished)
+    def watched(request: Request, *args: Any) -> Deferred[Any]:
+        outcome: Deferred[Any] = Deferred()
+        under_way[request] = outcome
+        fetch(request, *args).addBoth(lambda result: finish(request, result))
+        return outcome
 
     downloader.fetch = watched
+    return lambda request, exception: finish(request, _failure(exception))
+
+
+def _failure(exception: Exception) -> Any:
+    return Failure(exception)  # type: ignore[no-untyped-call]
+
+
+def requests_under_way(crawler: Crawler) -> list[Request]:
+    """Return the requests that the downloader or its middlewares have."""
+    engine = engine_of(crawler)
+    return [] if engine is None else list(engine.downloader.active)
+
+
+def watch_closing(crawler: Crawler, closing: Callable[[], None]) -> None:
+    """Call *closing* once the spider is being closed, for whatever reason. No signal says so."""
+    slot = _slot(crawler)
+    close = slot.close
+
+    async def watched() -> None:
+        closing()
+        await close()
+
+    slot.close = watched
+
+
+def start_is_exhausted(crawler: Crawler) -> bool:
+    """Tell whether ``start()`` has yielded all it had."""
+    engine = engine_of(crawler)
+    return engine is None or engine._start is None  # noqa: SLF001
 
 
 def leave_delays_to(crawler: Crawler, is_paced: Callable[[Request], bool]) -> None:
@@ -306,3 +348,11 @@ async def download(crawler: Crawler, request: Request) -> Response:
     engine = engine_of(crawler)
     assert engine is not None
     return await engine.download_async(request)
+
+
+def put_back(crawler: Crawler, request: Request) -> None:
+    """Give *request* back to the scheduler that handed it out, if that is ours."""
+    slot = _slot(crawler)
+    give = getattr(slot.scheduler, "put_back", None) if slot is not None else None
+    if give is not None:
+        give(request)

@@ -20,6 +20,7 @@ from netspy_scrapy.downloadermiddlewares.failure import FinalFailureMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.exceptions import ConfigError, HookError
+from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
@@ -34,6 +35,7 @@ from netspy_scrapy.settings import (
     PolitenessSettings,
     RetrySettings,
     RobotsSettings,
+    RuntimeSettings,
     SinkSettings,
     StatusSettings,
     deciding,
@@ -69,6 +71,7 @@ _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
 _START_ORDER = 10
 _SUMMARY_ORDER = 0
+_RUNTIME_ORDER = 0
 _INTAKE_ORDER = 1
 
 #: Tasks that Scrapy starts for each response; 100 of them cost a third of the pages per second.
@@ -79,7 +82,7 @@ _NEAR = 0.77
 
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
-             "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE", "SPIDER_MAX_RUNTIME")  # fmt: skip
+             "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE")  # fmt: skip
 
 
 class Addon:
@@ -187,6 +190,7 @@ class Addon:
     def _install_extensions(self, settings: BaseSettings) -> None:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
+        _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
 
     # Values --------------------------------------------------------------------------------------
     def _check(self, settings: BaseSettings) -> None:
@@ -198,7 +202,7 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         if user_set(settings, "SPIDER_THREAD_COUNT"):

@@ -48,6 +48,9 @@ class CrawlContext:
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 
+        self.is_cut = False
+        """Whether the time after a stop is over: what is not done goes back to the queue."""
+
     def owns(self, request: Request) -> bool:
         """Tell whether the crawl answers for *request*, rather than the code that awaits it."""
         return not self.has_scheduler or request in self.from_scheduler

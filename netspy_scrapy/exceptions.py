@@ -13,6 +13,7 @@
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
+    ├── CutOffError            a download took too long after a stop (also an IgnoreRequest)
     ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
     │   └── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
@@ -82,6 +83,10 @@ class SpiderError(NetspyError):
 
 class HookError(SpiderError):
     """A spider's ``download_midware`` raised: the request is tried again."""
+
+
+class CutOffError(NetspyError, IgnoreRequest):
+    """The crawl was being stopped, and the download took too long; the request is kept."""
 
 
 class RobotsDeniedError(NetspyError, IgnoreRequest):

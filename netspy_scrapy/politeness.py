@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import scrapy
 from scrapy import signals
 from scrapy.utils.httpobj import urlparse_cached
+from twisted.python.failure import Failure
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import signals as our_signals
 from netspy_scrapy import stats as keys
 from netspy_scrapy.domains import DomainRegistry, DomainState
+from netspy_scrapy.exceptions import CutOffError
 from netspy_scrapy.robots import Robots, origin_of
 from netspy_scrapy.settings import PolitenessSettings, RobotsSettings
 
@@ -227,15 +229,24 @@ class Politeness:
 
     # Scrapy --------------------------------------------------------------------------------------
     def _spider_opened(self) -> None:
-        _scrapy.watch_downloads(self._crawler, self._done)
+        self._cut_off = _scrapy.watch_downloads(self._crawler, self._done)
         _scrapy.leave_delays_to(self._crawler, self.is_paced)
         if self.settings.no_limit:
             _scrapy.lift_domain_limit(self._crawler)
+
+    def cut(self) -> int:
+        """Cut off what is being downloaded; requests of the queue go back. Return how many."""
+        requests = _scrapy.requests_under_way(self._crawler)
+        for request in requests:
+            self._cut_off(request, CutOffError("the crawl is being stopped"))
+        return len(requests)
 
     def _done(self, request: Request, result: Any) -> None:
         state = self._in_flight.pop(request, None)
         if state is not None:
             self.registry.finish(state)
+            if isinstance(result, Failure) and isinstance(result.value, CutOffError):
+                _scrapy.put_back(self._crawler, request)
         origin = request.meta.get(metakeys.ROBOTS)
         if origin is not None and not isinstance(result, scrapy.Request):
             assert self.robots is not None

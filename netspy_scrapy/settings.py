@@ -75,7 +75,10 @@ SETTINGS: dict[str, Setting] = {
     ),
     "REQUEST_TIMEOUT": Setting(22.0, "seconds a download may take", "DOWNLOAD_TIMEOUT"),
     "SPIDER_MAX_RUNTIME": Setting(
-        None, "seconds after which the crawl is closed; 0: never", "CLOSESPIDER_TIMEOUT"
+        0.0, "seconds after which the crawl is closed; 0: never", "CLOSESPIDER_TIMEOUT"
+    ),
+    "NETSPY_STOP_TIMEOUT": Setting(
+        8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
     ),
     "ROBOTS_OBEY": Setting(None, "obey robots.txt", "ROBOTSTXT_OBEY"),
     "ROBOTS_USER_AGENT": Setting(None, "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
@@ -473,4 +476,21 @@ class RobotsSettings:
             user_agent=None if agent is None else str(agent),
             cache_ttl=read_number(settings, "ROBOTS_CACHE_TTL", unit="seconds"),
             on_error=on_error,
+        )
+
+
+@dataclass(frozen=True)
+class RuntimeSettings:
+    """How long a crawl may take, and how long its end."""
+
+    max_runtime: float
+    """0: no limit of ours (CLOSESPIDER_TIMEOUT is Scrapy's own)."""
+    stop_timeout: float
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> RuntimeSettings:
+        """Read the limits of time."""
+        return cls(
+            max_runtime=read_number(settings, "SPIDER_MAX_RUNTIME", unit="seconds"),
+            stop_timeout=read_number(settings, "NETSPY_STOP_TIMEOUT", unit="seconds"),
         )

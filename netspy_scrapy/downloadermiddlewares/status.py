@@ -10,6 +10,7 @@ from scrapy.exceptions import IgnoreRequest
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.exceptions import CutOffError
 from netspy_scrapy.retry import Retrier
 from netspy_scrapy.settings import StatusSettings
 
@@ -117,4 +118,6 @@ class StatusPolicyMiddleware:
         while left > 0 and not _scrapy.is_closing(self._crawler):
             await asyncio.sleep(min(left, _POLL))
             left -= _POLL
+        if _scrapy.is_closing(self._crawler):
+            raise CutOffError("the crawl is being stopped")
         return again

@@ -137,6 +137,17 @@ class RequestDump:
             if self._task is not None:
                 await self._task
 
+    def dump_now(self) -> int:
+        """Write what is held, without the event loop; return how many lines that were."""
+        lines, self._lines = self._lines, []
+        if lines:
+            try:
+                self._file.append(lines)
+            except DumpError as exc:
+                logger.error("LOST: %d failed requests: %s", len(lines), exc)  # noqa: TRY400
+                return 0
+        return len(lines)
+
     async def close(self) -> None:
         """Write what is left."""
         await self.flush()

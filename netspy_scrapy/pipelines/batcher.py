@@ -90,6 +90,8 @@ class Batcher:
         self._on_stuck = on_stuck
         self._opener = opener
         self._groups: list[_Group] = []
+        self._writing: list[_Group] = []
+        """What the present flush has not written yet."""
         self._rows = 0
         self._bytes = 0
         self._rows_in_flight = 0
@@ -166,6 +168,38 @@ class Batcher:
                     next(iter(reasons.values())), labels, more,
                 )  # fmt: skip
 
+    def dump_now(self) -> int:
+        """Dump all that is held, without the event loop, and return how many rows that were.
+
+        For a process that ends: rows of a batch that is being written may be stored as well.
+        """
+        groups = [*self._writing, *self._groups, *(group for group, _ in self.stuck)]
+        self._writing, self._groups, self.stuck = [], [], []
+        records = [
+            self._record(group, row, group.reason or "the crawl was cut off before it was stored")
+            for group in groups
+            for row in group.rows
+        ]
+        if records:
+            try:
+                self._dump.append(records)
+            except DumpError as exc:
+                logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
+                return 0
+        return len(records)
+
+    def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
+        return ItemRecord(
+            table=group.table,
+            data=row.data,
+            update_keys=group.update_keys,
+            unique_keys=group.unique_keys,
+            pipelines=(group.path,),
+            reason=reason,
+            time=now(),
+            spider=self._dump.spider,
+        )
+
     # Filling ------------------------------------------------------------------------------------
     def _group_for(self, row: Row) -> _Group:
         for group in reversed(self._groups):
@@ -207,14 +241,19 @@ class Batcher:
         self._rows_in_flight, self._rows = self._rows, 0
         self._bytes_in_flight, self._bytes = self._bytes, 0
         size = self._settings.batch_size
+        self._writing = [
+            group.part(group.rows[start : start + size])
+            for group in groups
+            for start in range(0, len(group.rows), size)
+        ]
         try:
-            for group in groups:
-                for start in range(0, len(group.rows), size):
-                    part = group.part(group.rows[start : start + size])
-                    await self._write(part)
-                    self._rows_in_flight -= len(part.rows)
-                    self._bytes_in_flight -= sum(row.weight for row in part.rows)
-                    self._release()
+            while self._writing:
+                part = self._writing[0]
+                await self._write(part)
+                self._writing = self._writing[1:]
+                self._rows_in_flight -= len(part.rows)
+                self._bytes_in_flight -= sum(row.weight for row in part.rows)
+                self._release()
             if not self.stuck:
                 self.mark = number
         finally:
@@ -266,19 +305,8 @@ class Batcher:
 
     async def _dump_refused(self, group: _Group, refused: Refused) -> None:
         reason = next(iter(refused.values()))
-        time = now()
         records = [
-            ItemRecord(
-                table=group.table,
-                data=group.rows[position].data,
-                update_keys=group.update_keys,
-                unique_keys=group.unique_keys,
-                pipelines=(group.path,),
-                reason=why,
-                time=time,
-                spider=self._dump.spider,
-            )
-            for position, why in refused.items()
+            self._record(group, group.rows[position], why) for position, why in refused.items()
         ]
         try:
             notes = await asyncio.to_thread(self._dump.append, records)

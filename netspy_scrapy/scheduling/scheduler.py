@@ -98,6 +98,11 @@ class Scheduler(ScrapyScheduler):
         self._context.from_scheduler.add(request)
         return request
 
+    def put_back(self, request: Request) -> None:
+        """Queue *request* again, past the filter: it was taken out and is not done."""
+        if not self._dqpush(request):
+            self._mqpush(request)
+
     def __len__(self) -> int:
         return super().__len__() + len(self._waiting)
 

@@ -9,6 +9,7 @@ from scrapy import signals
 from scrapy.exceptions import CloseSpider
 from twisted.python.failure import Failure
 
+from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, ValidationError
@@ -90,6 +91,9 @@ class OutcomeMiddleware:
             yield one
             count += 1
             if count % _LOOK_EVERY == 0:
+                if self._context.is_cut:
+                    self._cut_off(response)
+                    return
                 await self._pace.wait_for_queue()
         self._politeness.handled(response)
 
@@ -112,6 +116,16 @@ class OutcomeMiddleware:
         return None
 
     # Own methods -------------------------------------------------------------------------------
+    def _cut_off(self, response: Response) -> None:
+        """Give up a callback that would keep the crawl from ending; its request is kept."""
+        request = response.request
+        assert request is not None
+        logger.warning(
+            "The callback of %s still yielded after the stop: cut off, the request is kept",
+            request, extra={"spider": self._crawler.spider},
+        )  # fmt: skip
+        _scrapy.put_back(self._crawler, request)
+
     def _accepts(self, response: Response) -> bool:
         settings = self._settings
         status = response.status

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.crawler import AsyncCrawlerRunner
@@ -22,6 +23,7 @@ from scrapy.utils.project import get_project_settings
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError, SinkFailedError, SpiderError
+from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.spiders.setup import translated
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class _Run:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._runner: AsyncCrawlerRunner | None = None
+        self._is_cut = False
+        """Whether a second signal came."""
 
     def here(self) -> None:
         """Run in this thread."""
@@ -109,11 +113,15 @@ class _Run:
             self._runner.crawl(crawler, netspy_instance=self._spider)
         )
         try:
-            await self._task
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+            with suppress(asyncio.CancelledError):
+                await self._task
         finally:
             self._spider.netspy_active = False
+        if self._is_cut:
+            runtime = crawler.get_extension(Runtime)
+            if runtime is not None:
+                runtime.last_words()
+            raise KeyboardInterrupt
         if self._spider.netspy_start_error is not None:
             raise self._spider.netspy_start_error
         _raise_if_lost(crawler)
@@ -134,6 +142,7 @@ class _Run:
 
     def _on_second_signal(self, number: int, _frame: FrameType | None) -> None:
         self._say("Received %s again: stopping at once", signal_names[number])
+        self._is_cut = True
         if self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
 

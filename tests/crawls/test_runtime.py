@@ -1,0 +1,234 @@
+"""How crawls end before they are done: limits of time and signals, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+import scrapy
+
+import netspy_scrapy as mw
+from tests.crawling import PlainSpider, crawl, dumped, netspy_stats, reason
+
+SPIDER = """
+import time
+import netspy_scrapy as mw
+from netspy_scrapy.pipelines.base import BasePipeline
+
+
+class Rows(BasePipeline):
+    def save_items(self, table, items):
+        time.sleep({sleep})
+        with open("rows.txt", "a") as file:
+            file.writelines(item["url"] + "\\n" for item in items)
+        return True
+
+
+class S(mw.AirSpider):
+    __custom_setting__ = dict(
+        ITEM_PIPELINES=[Rows], SPIDER_MAX_RETRY_TIMES=5, LOG_LEVEL="INFO", **{settings}
+    )
+
+    def start_requests(self):
+        for path in {paths}:
+            yield mw.Request("{site}" + path)
+        print("ALL", flush=True)
+
+    def parse(self, request, response):
+        print("GOT", request.url, flush=True)
+        yield {{"url": request.url}}
+
+
+if __name__ == "__main__":
+    S().start()
+    print("ENDED", flush=True)
+"""
+
+
+class Process:
+    """A crawl in a process of its own."""
+
+    def __init__(self, folder: Any, script: str, command: list[str]) -> None:
+        (folder / "spider.py").write_text(script)
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env={**os.environ, "PYTHONPATH": str(folder)},
+        )  # fmt: skip
+
+    def wait_for(self, text: str) -> None:
+        """Read the output up to a line that begins with *text*."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(text):
+                return
+        raise AssertionError(self.process.stderr and self.process.stderr.read())
+
+    def end(self, within: float) -> tuple[float, str, str]:
+        """Wait for the end; return the seconds it took, and what was printed."""
+        begun = time.monotonic()
+        try:
+            out, err = self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(self.process.communicate()[1][-3000:]) from None
+        return time.monotonic() - begun, out, err
+
+
+COMMANDS = [["spider.py"], ["-m", "scrapy", "runspider", "spider.py"]]
+
+
+def script(site: Any, paths: list[str], *, sleep: float = 0, **settings: Any) -> str:
+    """Return the text of a spider."""
+    base = site.url("").rstrip("/")
+    return SPIDER.format(site=base, paths=paths, sleep=sleep, settings=settings)
+
+
+def accounted(folder: Any) -> list[str]:
+    """Return every path that is stored, in the dump of rows, or in the dump of requests."""
+    rows = folder / "rows.txt"
+    urls = rows.read_text().split() if rows.exists() else []
+    urls += [line["data"]["url"] for line in dumped(str(folder / "failed_items.jsonl"))]
+    urls += [line["url"] for line in dumped(str(folder / "failed_requests.jsonl"))]
+    return sorted("/" + url.partition("/")[2].partition("/")[2].partition("/")[2] for url in urls)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_long_rest(
+    site: Any, folder: Any, command: list[str], number: int
+) -> None:
+    """A first signal while the domain rests for a minute ends the crawl in seconds, all kept."""
+    site.set("/busy", status=429, headers={"Retry-After": "50"})
+    paths = ["/busy", *(f"/page/{n}" for n in range(30))]
+    crawl_ = Process(folder, script(site, paths, CONCURRENT_REQUESTS=1), command)
+    crawl_.wait_for("ALL")
+    time.sleep(0.5)
+    crawl_.process.send_signal(number)
+    seconds, _, err = crawl_.end(within=20)
+
+    assert seconds < 3
+    assert crawl_.process.returncode == 0
+    assert accounted(folder) == sorted(paths)
+    assert "shutdown" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_downloads_that_take_too_long_are_cut(site: Any, folder: Any, command: list[str]) -> None:
+    """After NETSPY_STOP_TIMEOUT the downloads in flight are cut off, and their requests kept."""
+    paths = ["/page/1", "/hang", "/slow?ms=20000"]
+    crawl_ = Process(folder, script(site, paths, NETSPY_STOP_TIMEOUT=1), command)
+    crawl_.wait_for("GOT")
+    crawl_.process.send_signal(signal.SIGINT)
+    seconds, _, err = crawl_.end(within=20)
+
+    assert 0.8 < seconds < 4
+    assert accounted(folder) == sorted(paths)
+    assert "2 downloads were not done within NETSPY_STOP_TIMEOUT = 1 s" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_second_signal_dumps_what_sinks_hold(site: Any, folder: Any, command: list[str]) -> None:
+    """A second signal ends the process at once; rows that were not stored yet are dumped."""
+    paths = [*(f"/page/{n}" for n in range(20)), "/hang"]
+    crawl_ = Process(folder, script(site, paths, BUFFER_FLUSH_INTERVAL=600), command)
+    for _ in range(20):
+        crawl_.wait_for("GOT")
+    crawl_.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    crawl_.process.send_signal(signal.SIGINT)
+    seconds, out, _ = crawl_.end(within=20)
+
+    assert seconds < 3
+    assert "ENDED" not in out
+    lines = dumped(str(folder / "failed_items.jsonl"))
+    assert len(lines) == 20
+    assert lines[0]["reason"] == "the crawl was cut off before it was stored"
+
+
+def test_max_runtime(site: Any) -> None:
+    """SPIDER_MAX_RUNTIME closes the crawl with a reason of its own, also during a long rest."""
+    site.set("/busy", status=429, headers={"Retry-After": "50"})
+    urls = (site.url("/busy"), *(site.url(f"/page/{n}") for n in range(20)))
+    settings = {"SPIDER_MAX_RUNTIME": 1, "RETRY_TIMES": 5, "CONCURRENT_REQUESTS": 1}
+    begun = time.monotonic()
+    crawler = crawl(PlainSpider, settings, urls=urls)
+
+    assert 1 <= time.monotonic() - begun < 3
+    assert reason(crawler) == "max_runtime"
+    assert len(crawler.spider.pages) + len(dumped()) == 21
+    assert netspy_stats(crawler)["netspy/requests/unfinished_dumped"] == len(dumped())
+
+
+def test_max_runtime_cuts_what_hangs(site: Any) -> None:
+    """A download that hangs does not keep SPIDER_MAX_RUNTIME from ending the crawl."""
+    settings = {"SPIDER_MAX_RUNTIME": 0.5, "NETSPY_STOP_TIMEOUT": 0.5}
+    begun = time.monotonic()
+    crawler = crawl(PlainSpider, settings, urls=(site.url("/hang"), site.url("/page/1")))
+
+    assert time.monotonic() - begun < 4
+    assert [url for url, _ in crawler.spider.pages] == [site.url("/page/1")]
+    (line,) = dumped()
+    assert line["url"] == site.url("/hang")
+    assert line["reason"] == "unfinished: max_runtime"
+
+
+def test_cut_requests_go_on_in_the_next_run_of_a_job(site: Any, folder: Any) -> None:
+    """With a job directory what was cut off is fetched by the next run."""
+    site.set("/once", body=b"page")
+    site.set("/once", delay=30.0, times=1)
+
+    class Job(PlainSpider):
+        async def start(self) -> Any:
+            if self.urls:
+                yield scrapy.Request(self.urls[0])
+
+    settings = {
+        "JOBDIR": str(folder / "job"), "SPIDER_MAX_RUNTIME": 0.5, "NETSPY_STOP_TIMEOUT": 0.3
+    }  # fmt: skip
+    crawl(Job, settings, urls=(site.url("/once"),))
+    crawler = crawl(Job, {"JOBDIR": str(folder / "job")})
+
+    assert crawler.spider.pages == [(site.url("/once"), 200)]
+    assert dumped() == []
+
+
+def test_start_that_is_not_exhausted_is_said(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Where start() was not at its end at the stop, one line says that the rest is nowhere."""
+
+    class Long(PlainSpider):
+        async def start(self) -> Any:
+            for n in range(100_000):
+                yield scrapy.Request(site.url(f"/slow?ms=50&n={n}"))
+
+    settings = {"SPIDER_MAX_RUNTIME": 0.5, "NETSPY_START_MAX_QUEUED": 10}
+    crawl(Long, settings)
+
+    lines = [r for r in caplog.records if "start() was not at its end" in r.getMessage()]
+    assert len(lines) == 1
+
+
+def test_an_endless_callback_cannot_keep_the_crawl(site: Any) -> None:
+    """A callback that yields for ever is cut off after the stop, and its request is kept."""
+
+    class Endless(mw.AirSpider):
+        __custom_setting__ = {"ITEM_PIPELINES": {}}
+
+        def start_requests(self) -> Any:
+            yield mw.Request(site.url("/page/1"))
+
+        def parse(self, request: Any, response: Any) -> Any:
+            while True:
+                yield mw.Request(site.url("/page/2"))
+
+    begun = time.monotonic()
+    crawler = crawl(Endless, {"SPIDER_MAX_RUNTIME": 0.5, "NETSPY_STOP_TIMEOUT": 0.5})
+
+    assert time.monotonic() - begun < 5
+    assert reason(crawler) == "max_runtime"
+    assert site.url("/page/1") in {line["url"] for line in dumped()}
