@@ -9,12 +9,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -44,12 +41,19 @@ def write_files(page: str, folder: Path, url: str = SHOP) -> None:
             (folder / match[1]).write_text(body.replace(SHOP, url), encoding="utf-8")
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
-        encoding="utf-8", timeout=60, check=False,
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=folder, env=environment, text=True, encoding="utf-8",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run Python in *folder*; return the exit status and all that it wrote."""
+    with start(folder, *arguments) as process:
+        output, _ = process.communicate(timeout=60)
+    return process.returncode, output
 
 
 def dumped(path: Path) -> list[dict[str, object]]:
@@ -57,13 +61,12 @@ def dumped(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Serve the example project's bookshop."""
+def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give the function that serves the example project's bookshop."""
     monkeypatch.syspath_prepend(str(ROOT / "example_project"))
-    from bookshop import serve
+    import bookshop
 
-    with serve() as shop:
-        yield shop.url
+    return bookshop.serve
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -89,58 +92,59 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, link
 
 
-def test_the_first_spider(tmp_path: Path, shop: str) -> None:
-    """docs/start.md: the spider stores what the page says, and its summary is the one shown."""
-    write_files("docs/start.md", tmp_path, shop)
-    done = run(tmp_path, "books.py")
+def test_the_spiders_of_the_first_pages(tmp_path: Path, serve: Any) -> None:
+    """docs/start.md and docs/scrapy-project.md: the spiders store what the pages say."""
+    facade, plain = tmp_path / "facade", tmp_path / "plain"
+    facade.mkdir()
+    plain.mkdir()
+    with serve() as one, serve() as other:  # side by side, as the shop asks for many rests
+        write_files("docs/start.md", facade, one.url)
+        write_files("docs/scrapy-project.md", plain, other.url)
+        with (
+            start(facade, "books.py") as first,
+            start(plain, "-m", "scrapy", "runspider", "books_spider.py") as second,
+        ):
+            said = first.communicate(timeout=90)[0], second.communicate(timeout=90)[0]
     shown = next(body for body in blocks(ROOT / "docs/start.md", "") if body.startswith("Run summ"))
+    failed = [str(line["status"]) for line in dumped(facade / "failed_requests.jsonl")]
 
-    assert done.returncode == 0, done.stderr
-    assert shown in done.stderr
-    assert len((tmp_path / "books.csv").read_text(encoding="utf-8").splitlines()) == 235
-    assert sorted(str(line["status"]) for line in dumped(tmp_path / "failed_requests.jsonl")) == [
-        "404", "404", "404", "404", "404", "500"
-    ]  # fmt: skip
-
-
-def test_the_spider_of_a_scrapy_project(tmp_path: Path, shop: str) -> None:
-    """docs/scrapy-project.md: the plain spider stores its dataclass items with the add-on."""
-    write_files("docs/scrapy-project.md", tmp_path, shop)
-    done = run(tmp_path, "-m", "scrapy", "runspider", "books_spider.py")
-
-    assert done.returncode == 0, done.stderr
-    assert "CsvPipeline: rows 234 stored, 0 refused, 0 dumped" in done.stderr
-    assert len((tmp_path / "book.csv").read_text(encoding="utf-8").splitlines()) == 235
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert shown in said[0]
+    assert len((facade / "books.csv").read_text(encoding="utf-8").splitlines()) == 235
+    assert sorted(failed) == ["404", "404", "404", "404", "404", "500"]
+    assert "CsvPipeline: rows 234 stored, 0 refused, 0 dumped" in said[1]
+    assert len((plain / "book.csv").read_text(encoding="utf-8").splitlines()) == 235
 
 
-def test_single_parts(tmp_path: Path, shop: str) -> None:
+def test_single_parts(tmp_path: Path, serve: Any) -> None:
     """docs/scrapy-project.md: a sink, the filter and the summary work without the add-on."""
-    write_files("docs/scrapy-project.md", tmp_path, shop)
     parts = next(
         body for body in blocks(ROOT / "docs/scrapy-project.md", "python") if "DUPEFILTER" in body
     )
     values = {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(parts).body}  # type: ignore[attr-defined]
-    spider = tmp_path / "books_spider.py"
-    text = re.sub(r"(?s)custom_settings = \{.*?\n    \}", f"custom_settings = {values!r}",
-                  spider.read_text())  # fmt: skip
-    spider.write_text(text)
-    done = run(tmp_path, "-m", "scrapy", "runspider", "books_spider.py")
+    with serve() as shop:
+        write_files("docs/scrapy-project.md", tmp_path, shop.url)
+        spider = tmp_path / "books_spider.py"
+        settings = f"custom_settings = {values!r}"
+        text = re.sub(r"(?s)custom_settings = \{.*?\n    \}", settings, spider.read_text())
+        spider.write_text(text)
+        status, said = run(tmp_path, "-m", "scrapy", "runspider", "books_spider.py")
 
-    assert done.returncode == 0, done.stderr
-    assert "Run summary of books" in done.stderr
-    assert "netspy_scrapy.addon" not in done.stderr
-    assert "SqlitePipeline: rows 234 stored" in done.stderr
+    assert status == 0, said
+    assert "Run summary of books" in said
+    assert "netspy_scrapy.addon" not in said
+    assert "SqlitePipeline: rows 234 stored" in said
     assert (tmp_path / "items.db").exists()
 
 
 def test_a_sink_of_your_own(tmp_path: Path) -> None:
     """docs/sinks.md: the sink stores two rows and refuses one, which a replay offers it again."""
     write_files("docs/sinks.md", tmp_path)
-    done = run(tmp_path, "-m", "scrapy", "runspider", "lines_spider.py")
+    status, said = run(tmp_path, "-m", "scrapy", "runspider", "lines_spider.py")
     path = tmp_path / "failed_items.jsonl"
     stored = (tmp_path / "out" / "items.jsonl").read_text(encoding="utf-8").splitlines()
 
-    assert done.returncode == 0, done.stderr
+    assert status == 0, said
     assert [json.loads(line)["id"] for line in stored] == [1, 3]
     (line,) = dumped(path)
     assert line["reason"] == "Object of type dict_keys is not JSON serializable"
@@ -149,9 +153,11 @@ def test_a_sink_of_your_own(tmp_path: Path) -> None:
     # Once its cause is gone, the row is stored.
     text = path.read_text(encoding="utf-8")
     path.write_text(re.sub(r'"title": \{.*?\}', '"title": "mended"', text), encoding="utf-8")
-    replay = run(tmp_path, "-m", "netspy_scrapy.commands.retry", "--items", "-s", "LINES_DIR=out")
+    status, said = run(
+        tmp_path, "-m", "netspy_scrapy.commands.retry", "--items", "-s", "LINES_DIR=out"
+    )
 
-    assert replay.returncode == 0, replay.stdout + replay.stderr
+    assert status == 0, said
     stored = (tmp_path / "out" / "items.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(stored[-1]) == {"id": 2, "title": "mended"}
     assert not path.exists() or not path.read_text(encoding="utf-8")

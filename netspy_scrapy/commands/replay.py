@@ -15,7 +15,7 @@ from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.dumps.codec import ClassResolver
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.exceptions import DumpError
-from netspy_scrapy.pipelines.batcher import call, refused_rows
+from netspy_scrapy.pipelines.batcher import store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from netspy_scrapy.commands.sinks import Sink, Sinks
     from netspy_scrapy.dumps.claims import ClaimedFile
     from netspy_scrapy.pipelines.base import BasePipeline
-    from netspy_scrapy.pipelines.batcher import Refused
     from netspy_scrapy.settings import SinkSettings
 
 # Surrogates cannot be written as UTF-8, and the others end a line for some readers.
@@ -206,32 +205,17 @@ class ItemReplay:
             for group in _groups(_fit(sink, mine)):
                 if self._stopping.is_set():
                     return
-                refused = await self._store(sink, group)
+                assert sink.pipeline is not None
+                rows = [line.record.data for line in group.lines]
+                refused = await store(
+                    sink.pipeline, group.table, rows, group.update_keys, group.unique_keys
+                )
                 for position, line in enumerate(group.lines):
                     if position in refused:
                         line.refused[sink] = refused[position]
                     else:
                         del line.owes[sink]
                         line.stored = True
-
-    async def _store(self, sink: Sink, group: _Group) -> Refused:
-        pipeline = sink.pipeline
-        assert pipeline is not None
-        # The sink gets dicts of its own: what it does to them does not reach the next sink.
-        items = [dict(line.record.data) for line in group.lines]
-        try:
-            if pipeline.wants_unique_keys:
-                pipeline.unique_keys = group.unique_keys
-            if group.update_keys is None:
-                what = "save_items"
-                answer = await call(pipeline.save_items, group.table, items)
-            else:
-                what = "update_items"
-                keys = list(group.update_keys)
-                answer = await call(pipeline.update_items, group.table, items, keys)
-            return refused_rows(answer, len(items), what)
-        except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything; the rows stay
-            return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
 
     # Noting --------------------------------------------------------------------------------------
     def _settle(self, lines: list[_Line]) -> None:

@@ -27,8 +27,8 @@ from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, DumpError
 from netspy_scrapy.settings import SinkSettings, read_text
 from netspy_scrapy.spiders.setup import (
-    _file_settings,
     environment_settings,
+    file_settings,
     pipelines,
     translated,
 )
@@ -142,7 +142,7 @@ def _make_importable() -> None:
 def _complete(settings: BaseSettings) -> None:
     """Add what a netspy spider reads besides the project: its file and its variables."""
     settings.set("LOG_LEVEL", "INFO", "command")
-    settings.setdict(translated(_file_settings()), "project")
+    settings.setdict(translated(file_settings()), "project")
     settings.setdict(translated(environment_settings(os.environ)), "project")
 
 

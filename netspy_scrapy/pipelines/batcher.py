@@ -12,7 +12,7 @@ from netspy_scrapy.dumps.items import ItemRecord, now
 from netspy_scrapy.exceptions import DumpError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from scrapy.statscollectors import StatsCollector
 
@@ -28,6 +28,8 @@ Refused = dict[int, str]
 
 class Storage(Protocol):
     """What a sink does with a batch; see :class:`~netspy_scrapy.pipelines.base.BasePipeline`."""
+
+    unique_keys: tuple[str, ...]
 
     def save_items(self, table: str, items: list[dict[str, Any]]) -> Any: ...  # noqa: D102
     def update_items(  # noqa: D102
@@ -81,7 +83,6 @@ class Batcher:
         self.stuck: list[tuple[_Group, Refused]] = []
         """Rows that could be neither stored nor dumped, tried once more at the close."""
         self._sink = sink
-        self._wants_unique_keys = getattr(sink, "wants_unique_keys", False)
         self.name = name
         self._path = path
         self._settings = settings
@@ -284,24 +285,14 @@ class Batcher:
     async def _store(self, group: _Group) -> Refused:
         if group.reason is not None:
             return dict.fromkeys(range(len(group.rows)), group.reason)
-        # The sink gets dicts of its own: what it does to them does not reach the dump.
-        items = [dict(row.data) for row in group.rows]
         try:
             if self._opener is not None:
                 await call(self._opener)
                 self._opener = None
-            if self._wants_unique_keys:
-                self._sink.unique_keys = group.unique_keys  # type: ignore[attr-defined]
-            if group.update_keys is None:
-                answer = await call(self._sink.save_items, group.table, items)
-                what = "save_items"
-            else:
-                what = "update_items"
-                keys_ = list(group.update_keys)
-                answer = await call(self._sink.update_items, group.table, items, keys_)
-            return refused_rows(answer, len(items), what)
-        except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything; the rows are dumped
-            return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
+        except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything
+            return dict.fromkeys(range(len(group.rows)), f"{type(exc).__name__}: {exc}")
+        rows = [row.data for row in group.rows]
+        return await store(self._sink, group.table, rows, group.update_keys, group.unique_keys)
 
     async def _dump_refused(self, group: _Group, refused: Refused) -> None:
         reason = next(iter(refused.values()))
@@ -331,6 +322,28 @@ class Batcher:
             settlement = group.rows[position].settlement
             if settlement is not None:
                 settlement.settle(stored=False)
+
+
+async def store(
+    sink: Storage,
+    table: str,
+    rows: Sequence[dict[str, Any]],
+    update_keys: tuple[str, ...] | None,
+    unique_keys: tuple[str, ...],
+) -> Refused:
+    """Have *sink* store *rows*, and return those that it refused; it never raises for its sake."""
+    # The sink gets dicts of its own: what it does to them reaches neither the dump nor others.
+    items = [dict(row) for row in rows]
+    try:
+        if getattr(sink, "wants_unique_keys", False):
+            sink.unique_keys = unique_keys
+        if update_keys is None:
+            answer = await call(sink.save_items, table, items)
+            return refused_rows(answer, len(items), "save_items")
+        answer = await call(sink.update_items, table, items, list(update_keys))
+        return refused_rows(answer, len(items), "update_items")
+    except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything; the rows are kept
+        return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
 
 
 async def call(function: Callable[..., Any], *args: Any) -> Any:

@@ -257,6 +257,8 @@ def _sink_path(one: Any) -> str:
 class _NoStorage:
     """Stands where a sink would: rows that get here are dumped without being offered."""
 
+    unique_keys: tuple[str, ...] = ()
+
     def save_items(self, *_: Any) -> bool:
         return False
 

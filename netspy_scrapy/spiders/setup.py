@@ -64,7 +64,7 @@ def configure(cls: type[Any], settings: BaseSettings) -> None:
             settings.set(name, setting.default, FACADE_PRIORITY)
     for name, value in _SCRAPY_DEFAULTS.items():
         settings.set(name, value, FACADE_PRIORITY)
-    settings.setdict(translated(_file_settings()), "project")
+    settings.setdict(translated(file_settings()), "project")
     settings.setdict(translated(environment_settings(os.environ)), "project")
     settings.setdict(translated(cls.custom_settings or {}), "spider")
     settings.setdict(translated(cls.__custom_setting__ or {}), "spider")
@@ -147,7 +147,8 @@ def _parsed(variable: str, text: str, default: Any) -> Any:
     return text
 
 
-def _file_settings() -> dict[str, Any]:
+def file_settings() -> dict[str, Any]:
+    """Return what ``setting.py``, or the file that NETSPY_SETTING names, sets."""
     path = _setting_file()
     if path is None:
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def test_a_domain_that_fails_in_a_row_rests(site: Any, caplog: Any) -> None:
     crawler = crawl(Netspy, settings, seeds=seeds)
 
     arrived = times(site, "/status/500")
-    gaps = [round(later - earlier, 1) for earlier, later in zip(arrived, arrived[1:], strict=False)]
+    gaps = [round(later - earlier, 1) for earlier, later in pairwise(arrived)]
     assert [gap >= 1.0 for gap in gaps] == [False, False, True, False, False, True]
     assert netspy_stats(crawler)["netspy/circuits"] == 2
     assert any("failed 3 times in a row" in r.getMessage() for r in caplog.records)
@@ -172,7 +173,7 @@ def test_half_open_lets_one_request_through(site: Any) -> None:
 
     arrived = times(site, "/ill")
     # Two fail and open it, one probe fails and opens it again, the next succeeds.
-    gaps = [later - earlier for earlier, later in zip(arrived, arrived[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(arrived)]
     assert [gap >= 0.4 for gap in gaps] == [False, True, True, False, False, False, False]
     assert netspy_stats(crawler)["netspy/circuits"] == 2
 
@@ -201,7 +202,7 @@ def test_delay_between_requests(
     crawl(PlainSpider, {"DOWNLOAD_DELAY": 0.3, **settings}, urls=urls)
 
     arrived = times(site, "/page/")
-    gaps = [later - earlier for earlier, later in zip(arrived[1:], arrived[2:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(arrived[1:])]
     assert min(gaps) >= low
     assert max(gaps) <= high + 0.1
 
@@ -221,7 +222,7 @@ def test_delays_of_domains_pass_side_by_side(site: Any) -> None:
     assert time.monotonic() - begun < 2.4
     assert max(times(site, "/page/", C)) - min(times(site, "/page/", C)) < 0.9
     gaps = times(site, "/page/", A)
-    assert all(b - a >= 0.37 for a, b in zip(gaps, gaps[1:], strict=False))
+    assert all(b - a >= 0.37 for a, b in pairwise(gaps))
 
 
 def test_concurrency_of_one_domain(site: Any) -> None:
@@ -248,7 +249,7 @@ def test_policies_of_single_domains(site: Any) -> None:
 
 
 def test_download_slots_of_the_user(site: Any) -> None:
-    """DOWNLOAD_SLOTS is found by host name, and a download_slot of the user is a domain of its own."""
+    """DOWNLOAD_SLOTS is found by host name; a download_slot of the user is its own domain."""
 
     class Slots(PlainSpider):
         async def start(self) -> Any:
@@ -281,7 +282,7 @@ def test_a_redirect_counts_for_its_own_domain(site: Any) -> None:
 
     assert len(crawler.spider.pages) == 3
     arrived = times(site, "/page/", B)
-    assert all(b - a >= 0.37 for a, b in zip(arrived, arrived[1:], strict=False))
+    assert all(b - a >= 0.37 for a, b in pairwise(arrived))
 
 
 def test_autothrottle_still_steers_the_delay(site: Any) -> None:
@@ -403,7 +404,7 @@ def test_crawl_delay_is_a_floor(site: Any) -> None:
     crawl(PlainSpider, {**OBEY, "DOWNLOAD_DELAY": 0.1}, urls=urls)
 
     arrived = times(site, "/page/")
-    assert all(b - a >= 0.48 for a, b in zip(arrived, arrived[1:], strict=False))
+    assert all(b - a >= 0.48 for a, b in pairwise(arrived))
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "1,5", "10s", ""])
