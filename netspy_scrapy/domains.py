@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds between the first requests after a rest, as many as may be in flight at once.
 SPREAD = 0.05
 
+#: How many do so where any number may be in flight.
+SPREAD_UNLIMITED = 16
+
 #: The cause of a rest that an open circuit asks for.
 CIRCUIT = "circuit"
 
@@ -72,6 +75,8 @@ class DomainState:
     """Final failures in a row."""
     spread: int = 0
     """Requests that are still to start spread out, after a rest."""
+    open_until: float = 0.0
+    """The circuit is open until this time."""
     probing: bool = False
     """The circuit is half open: one request at a time until one succeeds."""
     last_used: float = 0.0
@@ -122,6 +127,8 @@ class DomainRegistry:
     troubled: set[str] = field(default_factory=set)
     """Domains with failures in a row: of no other does a success change anything."""
     _states: dict[str, DomainState] = field(default_factory=dict)
+    _crawl_delays: dict[str, float] = field(default_factory=dict)
+    """What robots.txt asks for, which outlives a domain's state."""
     _swept: float = 0.0
 
     def get(self, name: str) -> DomainState:
@@ -131,7 +138,12 @@ class DomainRegistry:
             now = self.clock()
             if now - self._swept > IDLE:
                 self._forget_idle(now)
-            state = self._states[name] = DomainState(name, self.pace_of(name), last_used=now)
+            state = self._states[name] = DomainState(
+                name,
+                self.pace_of(name),
+                crawl_delay=self._crawl_delays.get(name, 0.0),
+                last_used=now,
+            )
         return state
 
     def find(self, name: str) -> DomainState | None:
@@ -187,7 +199,7 @@ class DomainRegistry:
         state.rest_cause = cause
         state.rests += 1
         # As many as may be in flight would start in the same instant.
-        state.spread = state.pace.concurrency or 1
+        state.spread = state.pace.concurrency or SPREAD_UNLIMITED
         for listener in self.listeners:
             listener.domain_rested(state, seconds)
         self._changed(state)
@@ -198,7 +210,8 @@ class DomainRegistry:
 
         Those that were under way when the circuit opened say nothing new.
         """
-        if state.rest_cause == CIRCUIT and self.clock() < state.rest_until:
+        now = self.clock()
+        if now < state.open_until:
             return
         state.failures += 1
         self.troubled.add(state.name)
@@ -207,13 +220,19 @@ class DomainRegistry:
             return
         failures, state.failures = state.failures, 0
         state.circuits += 1
+        state.open_until = now + state.pace.cooldown
         state.probing = self.half_open
         for listener in self.listeners:
             listener.circuit_opened(state, failures)
         self.rest(state, state.pace.cooldown, CIRCUIT)
 
     def succeeded(self, state: DomainState) -> None:
-        """Note that a page was handled: the circuit starts counting anew."""
+        """Note that a page was handled: the circuit starts counting anew.
+
+        One that was under way when the circuit opened is no probe.
+        """
+        if self.clock() < state.open_until:
+            return
         state.failures = 0
         self.troubled.discard(state.name)
         if state.probing:
@@ -223,6 +242,10 @@ class DomainRegistry:
     def set_crawl_delay(self, state: DomainState, seconds: float) -> None:
         """Keep to the delay that robots.txt asks for."""
         state.crawl_delay = seconds
+        if seconds > 0:
+            self._crawl_delays[state.name] = seconds
+        else:
+            self._crawl_delays.pop(state.name, None)
 
     def set_slot_delay(self, state: DomainState, seconds: float) -> None:
         """Keep to the delay that AutoThrottle found."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scrapy.http.request import NO_CALLBACK
 
 from netspy_scrapy import stats as keys
+from netspy_scrapy.logs import shown, without_credentials
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -55,7 +56,7 @@ class Failures:
         self._context.request_dump.add(request, reason=reason, status=status)
         logger.error(
             "Failed: %s: %s (kept in %s)",
-            request, reason, self._context.dump_settings.request_path,
+            shown(request), without_credentials(reason), self._context.dump_settings.request_path,
             extra={"spider": self._context.crawler.spider},
         )  # fmt: skip
 
@@ -64,5 +65,5 @@ class Failures:
         stats = self._context.stats
         stats.inc_value(keys.DROPS)
         stats.inc_value(keys.DROPS_BY_CAUSE.format(cause=cause))
-        logger.info("Dropped: %s: %s", request, reason,
+        logger.info("Dropped: %s: %s", shown(request), reason,
                     extra={"spider": self._context.crawler.spider})  # fmt: skip

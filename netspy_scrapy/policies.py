@@ -75,7 +75,10 @@ class DomainPolicies:
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> DomainPolicies:
         """Read and check NETSPY_DOMAIN_POLICIES."""
-        value = settings.getdict(SETTING)
+        try:
+            value = settings.getdict(SETTING)
+        except (TypeError, ValueError) as exc:
+            raise ConfigError(SETTING, settings.get(SETTING), "a dict by domain") from exc
         return cls({_domain(name): _policy(name, one) for name, one in value.items()})
 
 

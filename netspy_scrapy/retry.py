@@ -12,6 +12,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.backoff import RETRY_AFTER_STATUSES, Wait, parse_retry_after, wait_before_retry
 from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -145,7 +146,7 @@ class Retrier:
         stats.inc_value(keys.RETRIES)
         stats.inc_value(keys.RETRIES_BY_CAUSE.format(cause=cause))
         logger.debug(
-            "Retrying %s in %.3g s (failed %d times): %s", request, seconds, retry_times, reason,
+            "Retrying %s in %.3g s (failed %d times): %s", shown(request), seconds, retry_times, reason,
             extra={"spider": crawler.spider},
         )  # fmt: skip
         return again

@@ -35,6 +35,11 @@ MAX_SIZE = 10 * 1024 * 1024
 CRAWL_DELAY_MAX = 300.0
 #: Seconds after which a robots.txt that could not be read is asked for again.
 ERROR_TTL = 60.0
+#: Rules that are read: lines, times the user agents that they stand for. (A megabyte can name
+#: 35,000 agents and give 50,000 rules to each, which would fill any memory.)
+MAX_RULES = 250_000
+#: Rules with a wildcard that are read; every page of the origin is held against each of them.
+MAX_PATTERNS = 10_000
 #: Redirects that are followed (RFC 9309 2.3.1.2).
 _REDIRECTS = 5
 
@@ -43,7 +48,10 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_CRAWL_DELAY = re.compile(r"^\s*crawl-delay\s*:\s*([^#\r\n]*)", re.IGNORECASE | re.MULTILINE)
+# As Protego reads them: the colon may be missing.
+_AGENT = re.compile(r"user[-\s]*agent\b", re.IGNORECASE)
+_RULE = re.compile(r"(dis)?allow\s*:", re.IGNORECASE)
+_CRAWL_DELAY = re.compile(r"crawl(?:-|\s+)delay\s*[:\s]\s*(.*)", re.IGNORECASE)
 _DELAY_VALUE = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
@@ -56,6 +64,8 @@ class Rules:
     allowed: bool
     expires: float
     """Time of the clock; infinite: never."""
+    agent: str = "*"
+    """The User-Agent that asked for it, if it said one."""
 
     def allows(self, url: str, agent: str) -> bool:
         """Tell whether *agent* may fetch *url*."""
@@ -73,8 +83,8 @@ class Robots:
         self._clock = clock
         self._rules: dict[str, Rules] = {}
         self._warned: set[str] = set()
-        self.pending: set[str] = set()
-        """Origins whose robots.txt is being fetched."""
+        self.pending: dict[str, Request] = {}
+        """Origins whose robots.txt is being fetched, each with the request that does."""
 
     def rules_of(self, origin: str) -> Rules | None:
         """Return the rules of *origin*; None: they have to be fetched."""
@@ -83,9 +93,8 @@ class Robots:
 
     def request(self, origin: str) -> Request:
         """Return the request that fetches the robots.txt of *origin*."""
-        self.pending.add(origin)
         self._stats.inc_value(keys.ROBOTS_FETCHED)
-        return Request(
+        request = self.pending[origin] = Request(
             f"{origin}/robots.txt",
             callback=NO_CALLBACK,
             dont_filter=True,
@@ -97,13 +106,19 @@ class Robots:
                 "redirect_ttl": _REDIRECTS,
             },
         )
+        return request
 
     def learn(self, origin: str, response: Response) -> None:
         """Take in the answer to :meth:`request`. The body of an error is never read as rules."""
         status = response.status
         if 200 <= status < 300:  # noqa: PLR2004
-            parser = Protego.parse(decode(response.body))
-            self._set(origin, Rules(parser, allowed=True, expires=self._expiry()))
+            text, left_out = readable(decode(response.body))
+            if left_out:
+                logger.warning(
+                    "robots.txt of %s has too many rules: the last %d lines do not count",
+                    origin, left_out,
+                )  # fmt: skip
+            self._set(origin, Rules(Protego.parse(text), allowed=True, expires=self._expiry()))
         elif 400 <= status < 500:  # noqa: PLR2004
             self._set(origin, Rules(None, allowed=True, expires=self._expiry()))
         else:
@@ -116,7 +131,7 @@ class Robots:
         last = self._rules.get(origin)
         expires = self._clock() + ERROR_TTL
         if policy == "last_good" and last is not None:
-            rules = Rules(last.parser, last.allowed, expires)
+            rules = Rules(last.parser, last.allowed, expires, last.agent)
         else:
             rules = Rules(None, allowed=policy != "disallow", expires=expires)
         if origin not in self._warned:
@@ -130,17 +145,14 @@ class Robots:
     def allows(self, origin: str, url: str, agent: str | bytes | None) -> bool:
         """Tell whether the rules of *origin* let *agent* fetch *url*."""
         rules = self._rules.get(origin)
-        name = self._settings.user_agent
-        if name is None:
-            name = agent.decode("latin-1") if isinstance(agent, bytes) else agent or "*"
-        return rules is None or rules.allows(url, name)
+        return rules is None or rules.allows(url, self._settings.user_agent or _name(agent))
 
     def crawl_delay(self, origin: str) -> float:
         """Return the seconds that the origin's Crawl-delay asks for, cut to CRAWL_DELAY_MAX."""
         rules = self._rules.get(origin)
         if rules is None or rules.parser is None:
             return 0.0
-        delay = rules.parser.crawl_delay(self._settings.user_agent or "*")
+        delay = rules.parser.crawl_delay(self._settings.user_agent or rules.agent)
         if delay is None or not math.isfinite(delay) or delay <= 0:
             return 0.0
         if delay > CRAWL_DELAY_MAX:
@@ -157,7 +169,9 @@ class Robots:
 
     def _set(self, origin: str, rules: Rules) -> None:
         self._rules[origin] = rules
-        self.pending.discard(origin)
+        request = self.pending.pop(origin, None)
+        if request is not None:  # the downloader has written its User-Agent into it
+            rules.agent = _name(request.headers.get(b"User-Agent"))
 
 
 def origin_of(request: Request) -> str:
@@ -169,20 +183,49 @@ def origin_of(request: Request) -> str:
 def decode(body: bytes) -> str:
     """Return the text of a robots.txt: UTF-8, what its BOM says, else Latin-1.
 
-    Crawl-delay lines whose value is no plain number are left out: they must not count.
+    Of a body that is too long only whole lines count: half of one could forbid the whole site.
     """
+    is_whole = len(body) <= MAX_PARSED
     body = body[:MAX_PARSED]
-    for bom, encoding in _BOMS:
-        if body.startswith(bom):
-            text = body.decode(encoding, "replace")
-            break
-    else:
-        try:
-            text = body.decode("utf-8")
-        except UnicodeDecodeError:
-            text = body.decode("latin-1")
-    return _CRAWL_DELAY.sub(_plain_delay, text)
+    encoding = next((name for bom, name in _BOMS if body.startswith(bom)), None)
+    decoder = codecs.getincrementaldecoder(encoding or "utf-8")("replace" if encoding else "strict")
+    try:
+        text = decoder.decode(body, is_whole)
+    except UnicodeDecodeError:
+        text = body.decode("latin-1")
+    return text if is_whole else text[: max(text.rfind("\n"), text.rfind("\r")) + 1]
 
 
-def _plain_delay(match: re.Match[str]) -> str:
-    return match.group() if _DELAY_VALUE.fullmatch(match.group(1).strip()) else ""
+def readable(text: str) -> tuple[str, int]:
+    """Return the lines of *text* that count, and how many are left out at its end.
+
+    A Crawl-delay that is no plain number does not count, nor what comes after MAX_RULES or
+    MAX_PATTERNS.
+    """
+    lines = text.splitlines()
+    kept: list[str] = []
+    agents = rules = patterns = 0
+    in_rules = False
+    for number, line in enumerate(lines):
+        directive = line.partition("#")[0].strip()
+        if not directive:
+            continue
+        if _AGENT.match(directive):
+            agents = 1 if in_rules else agents + 1
+            in_rules = False
+            rules += agents >> 4  # it is looked up among those before it
+        else:
+            delay = _CRAWL_DELAY.match(directive)
+            if delay is not None and not _DELAY_VALUE.fullmatch(delay[1]):
+                continue
+            in_rules = in_rules or _RULE.match(directive) is not None
+            rules += agents
+            patterns += "*" in directive or "$" in directive
+        if rules > MAX_RULES or patterns > MAX_PATTERNS:
+            return "\n".join(kept), len(lines) - number
+        kept.append(directive)
+    return "\n".join(kept), 0
+
+
+def _name(agent: str | bytes | None) -> str:
+    return (agent.decode("latin-1") if isinstance(agent, bytes) else agent) or "*"

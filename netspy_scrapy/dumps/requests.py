@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import stats as keys
+from netspy_scrapy.dumps.classes import class_name
 from netspy_scrapy.dumps.codec import encode_line_lossy
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.dumps.items import now
 from netspy_scrapy.exceptions import DumpError
 from netspy_scrapy.http.request import NETSPY_PRIORITY
+from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
     from scrapy import Request, Spider
@@ -69,7 +69,7 @@ def request_record(
         "custom": getattr(request, "custom", {}),
         "request": state,
         "spider": spider.name,
-        "spider_path": spider_path(type(spider)),
+        "spider_path": class_name(type(spider)),
         "reason": reason,
         "status": status,
         "attempts": meta.get("retry_times", 0) + 1,
@@ -94,15 +94,6 @@ def callback_name(callback: Any, spider: Spider) -> str | None:
     return f"{getattr(function, '__module__', '?')}:{qualified}"
 
 
-def spider_path(cls: type[Spider]) -> str:
-    """Return where the spider's class is defined: ``file.py:Class`` for a script."""
-    if cls.__module__ == "__main__":
-        path = getattr(sys.modules["__main__"], "__file__", None)
-        if path:
-            return f"{Path(path).resolve()}:{cls.__qualname__}"
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
 class RequestDump:
     """Writes the lines of a crawl: collected on the event loop, appended in a thread."""
 
@@ -118,11 +109,21 @@ class RequestDump:
         """Take *request*; its line is written soon, at the latest by :meth:`close`."""
         spider = self._crawler.spider
         assert spider is not None
-        record = request_record(request, spider, reason=reason, status=status)
-        line, replaced = encode_line_lossy(record)
+        try:
+            record = request_record(request, spider, reason=reason, status=status)
+            line, replaced = encode_line_lossy(record)
+        except Exception as exc:
+            # Nothing that calls this can go on with an exception, and the request is named.
+            stats = self._crawler.stats
+            assert stats is not None
+            stats.inc_value(keys.REQUESTS_LOST)
+            logger.exception("LOST: %s cannot be dumped: %s", shown(request), exc)
+            return
         if replaced:
             logger.warning(
-                "%s is dumped without what cannot be written: %s", request, ", ".join(replaced)
+                "%s is dumped without what cannot be written: %s",
+                shown(request),
+                ", ".join(replaced),
             )
         self._lines.append(line)
         if len(self._lines) >= _BATCH:

@@ -14,6 +14,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, ValidationError
 from netspy_scrapy.failures import UNWELL_STATUSES
+from netspy_scrapy.logs import shown
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
 from netspy_scrapy.settings import StatusSettings, is_success
@@ -122,7 +123,7 @@ class OutcomeMiddleware:
         assert request is not None
         logger.warning(
             "The callback of %s still yielded after the stop: cut off, the request is kept",
-            request, extra={"spider": self._crawler.spider},
+            shown(request), extra={"spider": self._crawler.spider},
         )  # fmt: skip
         _scrapy.put_back(self._crawler, request)
 
@@ -153,7 +154,7 @@ class OutcomeMiddleware:
         name = type(exception).__name__
         if self._retrier.attempts_left(request):
             wait = self._retrier.wait(request, name)
-            logger.warning("%s is fetched again: %s", request, _describe(exception),
+            logger.warning("%s is fetched again: %s", shown(request), _describe(exception),
                            extra={"spider": self._crawler.spider})  # fmt: skip
             again = self._retrier.again(
                 request,
@@ -175,8 +176,10 @@ class OutcomeMiddleware:
 
     def _report(self, response: Response, exception: Exception) -> None:
         """Tell what Scrapy tells of a callback that raised: a log line, a signal and stats."""
+        request = response.request
+        assert request is not None
         failure: Any = Failure(exception)  # type: ignore[no-untyped-call]
-        logger.error("Spider error processing %s", response.request, exc_info=exception,
+        logger.error("Spider error processing %s", shown(request), exc_info=exception,
                      extra={"spider": self._crawler.spider})  # fmt: skip
         self._crawler.signals.send_catch_log(
             signals.spider_error, failure=failure, response=response, spider=self._crawler.spider

@@ -320,3 +320,13 @@ def test_plain_spiders_may_raise_netspys_exceptions(site: Any) -> None:
         "netspy/retries": 1,
         "netspy/retries/ValidationError": 1,
     }
+
+
+def test_credentials_of_urls_are_not_logged(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A user and password in a URL reach neither our log lines nor the domain's name."""
+    url = site.url("/seq/secret?codes=503,404&retry_after=1").replace("://", "://user:hunter2@")
+    crawl(PlainSpider, urls=(url,))
+
+    ours = [r.getMessage() for r in caplog.records if r.name.startswith("netspy_scrapy")]
+    assert any("Failed" in line for line in ours)
+    assert not [line for line in ours if "hunter2" in line]
