@@ -16,6 +16,8 @@ def shown(request: Request) -> str:
     return f"<{request.method} {_CREDENTIALS.sub('', request.url)}>"
 
 
-def without_credentials(text: str) -> str:
-    """Return *text* with no user and password in the URLs that it holds."""
+def without_credentials(text: str, request: Request) -> str:
+    """Return *text* without the user and password of URLs, those of *request* above all."""
+    for secret in set(_CREDENTIALS.findall(request.url)):
+        text = text.replace(secret, "")
     return _CREDENTIALS.sub("", text)

@@ -146,7 +146,11 @@ class Retrier:
         stats.inc_value(keys.RETRIES)
         stats.inc_value(keys.RETRIES_BY_CAUSE.format(cause=cause))
         logger.debug(
-            "Retrying %s in %.3g s (failed %d times): %s", shown(request), seconds, retry_times, reason,
+            "Retrying %s in %.3g s (failed %d times): %s",
+            shown(request),
+            seconds,
+            retry_times,
+            reason,
             extra={"spider": crawler.spider},
-        )  # fmt: skip
+        )
         return again

@@ -112,12 +112,12 @@ class RequestDump:
         try:
             record = request_record(request, spider, reason=reason, status=status)
             line, replaced = encode_line_lossy(record)
-        except Exception as exc:
-            # Nothing that calls this can go on with an exception, and the request is named.
+        except Exception:
+            # Whoever calls this can do nothing about it; the request is named.
             stats = self._crawler.stats
             assert stats is not None
             stats.inc_value(keys.REQUESTS_LOST)
-            logger.exception("LOST: %s cannot be dumped: %s", shown(request), exc)
+            logger.exception("LOST: %s cannot be dumped", shown(request))
             return
         if replaced:
             logger.warning(
