@@ -18,11 +18,14 @@ MARK = "BENCH "
 
 
 class Origin:
-    """Runs ``origin.py`` while the ``with`` block lasts."""
+    """Runs ``origin.py``, or a *script* that extends it, while the ``with`` block lasts."""
+
+    def __init__(self, script=HERE / "origin.py"):
+        self._script = script
 
     def __enter__(self):
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "origin.py")],
+            [sys.executable, str(self._script)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         word, port = self._process.stdout.readline().split()
@@ -39,14 +42,17 @@ class Origin:
             self._process.wait()
         self._process.stdout.close()
 
-    def url(self, path):
-        return f"http://127.0.0.1:{self._port}{path}"
+    def url(self, path, host="127.0.0.1"):
+        return f"http://{host}:{self._port}{path}"
 
     def reset(self):
         self._control("reset")
 
     def stats(self):
         return self._control("stats")
+
+    def log(self):
+        return self._control("log")
 
     def _control(self, what):
         with urllib.request.urlopen(self.url(f"/ctl/{what}"), timeout=30) as answer:

@@ -14,14 +14,21 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if sys.version_info < (3, 10):  # noqa: UP036 - said here, as pip would say it at length
     sys.exit(f"Python 3.10 or newer is needed; this is {sys.version.split()[0]}")
 
+from bookshop import READABLE_IDS, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "output"
+LOG = "crawl.log"
 
 
 class Run(NamedTuple):
@@ -32,6 +39,10 @@ class Run(NamedTuple):
     """Where in output/ its results are."""
     command: tuple[str, ...]
     """What follows ``python``; ``{url}`` is the shop's."""
+
+    def arguments(self, url: str) -> list[str]:
+        """Return the command for the shop at *url*."""
+        return [part.format(url=url) for part in self.command]
 
 
 RUNS = (
@@ -56,34 +67,48 @@ def main() -> int:
 
 
 def crawl_all() -> int:
-    """Run both spiders, each against a shop of its own, and show what they stored."""
-    complete = [crawl(number, run) for number, run in enumerate(RUNS, 1)]
+    """Run both spiders side by side, and show one after the other what they stored."""
+    print(
+        "Two spiders crawl the bookshop. It asks for a second's rest now and then ...", flush=True
+    )
+    with ExitStack() as stack:
+        crawls = [stack.enter_context(crawl(run)) for run in RUNS]
+        statuses = [process.wait() for _, process in crawls]
+    complete = [
+        show(number, run, url, status)
+        for number, (run, (url, _), status) in enumerate(
+            zip(RUNS, crawls, statuses, strict=True), 1
+        )
+    ]
     return 0 if all(complete) else 1
 
 
-def crawl(number: int, run: Run) -> bool:
-    """Run one spider and show its results; tell whether it got all there is."""
-    from bookshop import READABLE_IDS, serve  # noqa: PLC0415 - needs this folder on the path
-
+@contextmanager
+def crawl(run: Run) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run one spider against a shop of its own; give the shop's URL and the spider's process."""
     folder = OUTPUT / run.folder
     if folder.exists():
         shutil.rmtree(folder)  # what the last run left would be counted too
     folder.mkdir(parents=True)
-    log = folder / "crawl.log"
     # A shop remembers whom it has turned away once: each spider gets a new one.
-    with serve() as shop:
-        arguments = [part.format(url=shop.url) for part in run.command]
-        print(f"\n{number}. {run.title}")
-        print(f"$ python {' '.join(arguments)}", flush=True)
-        with log.open("wb") as file:
-            status = subprocess.run(
-                [sys.executable, *arguments],
-                check=False,
-                cwd=HERE,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-            ).returncode
+    with serve() as shop, (folder / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *run.arguments(shop.url)],
+            cwd=HERE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        with process:
+            yield shop.url, process
+
+
+def show(number: int, run: Run, url: str, status: int) -> bool:
+    """Show what a spider stored; tell whether that is all there is."""
+    folder = OUTPUT / run.folder
+    log = folder / LOG
     lines = log.read_text("utf-8", "replace").splitlines()
+    print(f"\n{number}. {run.title}")
+    print(f"$ python {' '.join(run.arguments(url))}")
     print("\n".join(f"  {line}" for line in summary(lines)))
     print(f"Stored in {shown(folder)}:")
     for name, what in contents(folder):
@@ -130,7 +155,7 @@ def contents(folder: Path) -> list[tuple[str, str]]:
             found.append((path.name, f"{statuses.total()} failed requests ({causes})"))
         elif path.name == "failed_items.jsonl":
             found.append((path.name, f"{len(path.read_text('utf-8').splitlines())} rows"))
-        elif path.name == "crawl.log":
+        elif path.name == LOG:
             found.append((path.name, "the log"))
     return found
 

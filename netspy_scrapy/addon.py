@@ -218,6 +218,9 @@ class Addon:
             if deciding(settings, name) == name and settings.getpriority(name) is not None:
                 priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
                 settings.set(theirs, settings[name], priority)
+        if user_set(settings, "SPIDER_MAX_RUNTIME") and user_set(settings, "CLOSESPIDER_TIMEOUT"):
+            # Ours counts, and ends the crawl with a reason of its own.
+            settings.set("CLOSESPIDER_TIMEOUT", 0, settings.getpriority("CLOSESPIDER_TIMEOUT") or 0)
         exceptions = list(settings.getlist("RETRY_EXCEPTIONS"))
         if HookError not in exceptions and issubclass(self._crawler.spidercls, AirSpider):
             priority = max(

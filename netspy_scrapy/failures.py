@@ -56,9 +56,11 @@ class Failures:
         self._context.request_dump.add(request, reason=reason, status=status)
         logger.error(
             "Failed: %s: %s (kept in %s)",
-            shown(request), without_credentials(reason, request), self._context.dump_settings.request_path,
+            shown(request),
+            without_credentials(reason, request),
+            self._context.dump_settings.request_path,
             extra={"spider": self._context.crawler.spider},
-        )  # fmt: skip
+        )
 
     def drop(self, request: Request, cause: str, reason: str) -> None:
         """Record that *request* was given up on purpose."""

@@ -80,8 +80,8 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_STOP_TIMEOUT": Setting(
         8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
     ),
-    "ROBOTS_OBEY": Setting(None, "obey robots.txt", "ROBOTSTXT_OBEY"),
-    "ROBOTS_USER_AGENT": Setting(None, "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
+    "ROBOTS_OBEY": Setting(False, "obey robots.txt", "ROBOTSTXT_OBEY"),
+    "ROBOTS_USER_AGENT": Setting("*", "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
     "MAX_RESPONSE_SIZE": Setting(
         32 * 1024 * 1024, "bytes of a body; 0: no limit", "DOWNLOAD_MAXSIZE"
     ),

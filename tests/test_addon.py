@@ -168,7 +168,8 @@ def test_defaults_of_both_kinds_of_spiders() -> None:
         ({"REQUEST_TIMEOUT": 3}, "DOWNLOAD_TIMEOUT", 3),
         ({"SPIDER_THREAD_COUNT": 2}, "CONCURRENT_REQUESTS", 2),
         ({"ROBOTS_OBEY": True}, "ROBOTSTXT_OBEY", True),
-        ({"SPIDER_MAX_RUNTIME": 60}, "CLOSESPIDER_TIMEOUT", 60),
+        ({"CLOSESPIDER_TIMEOUT": 60}, "CLOSESPIDER_TIMEOUT", 60),
+        ({"SPIDER_MAX_RUNTIME": 60, "CLOSESPIDER_TIMEOUT": 30}, "CLOSESPIDER_TIMEOUT", 0),
     ],
 )
 @pytest.mark.parametrize("spider", [Plain, Netspy])

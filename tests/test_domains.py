@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -92,7 +93,7 @@ def world(*, half_open: bool = False, **pace: float) -> World:
 
 
 def gaps(times: list[float]) -> list[float]:
-    return [round(b - a, 6) for a, b in zip(times, times[1:], strict=False)]
+    return [round(b - a, 6) for a, b in pairwise(times)]
 
 
 @pytest.mark.parametrize(
@@ -225,8 +226,8 @@ def test_no_dice_undercut_what_the_site_asks_for(delay, jitter, crawl_delay, see
 
     least = max(delay * (1 - jitter), crawl_delay)
     most = max(delay, crawl_delay) * (1 + jitter)
-    assert all(b - a >= least - 1e-6 for a, b in zip(times, times[1:], strict=False))
-    assert all(b - a <= most + 1e-6 for a, b in zip(times, times[1:], strict=False))
+    assert all(b - a >= least - 1e-6 for a, b in pairwise(times))
+    assert all(b - a <= most + 1e-6 for a, b in pairwise(times))
 
 
 def test_the_delay_counts_from_start_to_start():
@@ -274,7 +275,7 @@ def test_the_circuit_opens_at_the_threshold():
     """As many failures in a row as the threshold rest the domain, and the count begins anew."""
     here = world(failure_threshold=3, cooldown=60)
     failed(here, 2)
-    before = (here.state.rest_until, here.heard.circuits)
+    before = (here.state.rest_until, list(here.heard.circuits))
     failed(here, 1)
 
     assert before == (0.0, [])
@@ -442,11 +443,11 @@ def test_a_crawl_delay_outlives_the_domains_state():
     assert gaps(here.starts(2)) == [0]
 
 
-def test_a_million_domains_pass_by():
+def test_memory_is_bounded_when_many_domains_pass_by():
     """However many domains a crawl comes across, those of the last minutes alone are kept."""
     here = world()
     most = 0
-    for n in range(1_000_000):
+    for n in range(50_000):
         here.clock.now += 0.1
         state = here.registry.get(str(n))
         if n % 100 == 0:

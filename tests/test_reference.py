@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -152,11 +154,28 @@ def test_dump_examples() -> None:
     assert encode_line(decode_line(typed)) == typed
 
 
-def test_options_of_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_the_replay(capsys: pytest.CaptureFixture[str]) -> None:
     """The page has each option that ``netspy-retry --help`` shows, and no other."""
     with pytest.raises(SystemExit):
         retry.main(["--help"])
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
-    options = all_code(section("commands.md", "netspy-retry"))
 
-    assert {part for one in options for part in one.split() if part.startswith("-")} == shown
+    assert documented_options("netspy-retry") == shown
+
+
+def test_options_of_the_doctor(tmp_path: Path) -> None:
+    """The page has each option of ``scrapy netspy-doctor`` that is not Scrapy's own."""
+    command = [sys.executable, "-m", "scrapy", "netspy-doctor", "--help"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    own = done.stdout.partition("\nOptions\n")[2].partition("\nGlobal Options\n")[0]
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", own))
+
+    assert documented_options("netspy-doctor") == shown
+
+
+def documented_options(command: str) -> set[str]:
+    """Return the options in the tables of a command."""
+    options = all_code(section("commands.md", command))
+    return {part for one in options for part in one.split() if part.startswith("-")}

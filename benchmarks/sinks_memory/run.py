@@ -76,9 +76,7 @@ def _table(results, marks, options):
             "items/s", f"flat (<= {FLAT:g} MB)")  # fmt: skip
     rows = []
     for sink, found in results.items():
-        at = [
-            median([one["growth_mb"][str(mark)] for one in found]) for mark in (*marks, "end")
-        ]
+        at = [median([one["growth_mb"][str(mark)] for one in found]) for mark in (*marks, "end")]
         second = median(
             [one["growth_mb"]["end"] - one["growth_mb"][str(marks[1])] for one in found]
         )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import netspy_scrapy as mw
+from typing import ClassVar
+
 from meter import Meter, parser, profiled, settings_of
+
+import netspy_scrapy as mw
 
 options = parser().parse_args()
 meter = Meter()
@@ -16,7 +19,7 @@ class CountPipeline(mw.BasePipeline):
 
 
 class PagesSpider(mw.AirSpider):
-    __custom_setting__ = {
+    __custom_setting__: ClassVar = {
         "LOG_LEVEL": "WARNING",
         "ITEM_PIPELINES": [CountPipeline],
         **settings_of(options),

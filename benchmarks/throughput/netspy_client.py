@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import ClassVar
 
 from meter import Meter, parser, profiled, settings_of
 
 os.environ.setdefault("NETSPY_LOG_LEVEL", "WARNING")
 
-import netspy as mw  # noqa: E402 - it reads the environment when it is imported
-from netspy.pipelines.base import BasePipeline  # noqa: E402
+import netspy as mw  # it reads the environment when it is imported
+from netspy.pipelines.base import BasePipeline
 
 options = parser().parse_args()
 meter = Meter()
@@ -26,7 +27,7 @@ class CountPipeline(BasePipeline):
 
 
 class PagesSpider(mw.AirSpider):
-    __custom_setting__ = {
+    __custom_setting__: ClassVar = {
         "ITEM_PIPELINES": ["netspy_client.CountPipeline"],
         **settings_of(options),
     }

@@ -148,8 +148,8 @@ def _table(names, options):
             )
         )
     return (
-        f"{options.pages} pages ({options.slow_pages} with 100 ms), medians of {options.runs} runs; "
-        "a CPU ratio over 1: less CPU than the peer\n" + table(head, rows)
+        f"{options.pages} pages ({options.slow_pages} with 100 ms), medians of {options.runs} "
+        "runs. CPU ratio over 1: less CPU than the peer.\n" + table(head, rows)
     )
 
 

@@ -59,6 +59,9 @@ def summary_lines(
         ("failures", keys.FAILURES, keys.FAILURES_BY_CAUSE),
     ):
         lines.append(_line(label, stats.get(total, 0), _by_cause(stats, by_cause)))
+    rests, circuits = stats.get(keys.RESTS, 0), stats.get(keys.CIRCUITS, 0)
+    if rests or circuits:
+        lines.append(_line("rests", rests, {"circuits opened": circuits}))
     duplicates = stats.get("dupefilter/filtered", 0)
     if duplicates:
         lines.append(_line("filtered", duplicates, {"duplicate requests": duplicates}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
+import time
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from netspy_scrapy.domains import DomainState
+
+
+logger = logging.getLogger(__name__)
 
 
 class ReadyQueue:
@@ -101,7 +106,12 @@ class ReadyQueue:
         new = queue is None
         if queue is None:
             queue = self._new_queue(domain, ())
-        queue.push(request)  # raises where a disk queue cannot take it
+        try:
+            queue.push(request)
+        except Exception:  # a disk queue cannot take it
+            if new:
+                self._drop(domain, queue)
+            raise
         self._queues[domain] = queue
         self._length += 1
         if new:
@@ -133,27 +143,51 @@ class ReadyQueue:
         if not self._may_go(state, now):
             return None
         request: Request | None
-        if returned:
+        if returned:  # what came of its robots.txt is known, even if that is old by now
             request = returned.pop()
+            self._length -= 1
             if not returned:
                 del self._returned[domain]
+            self._politeness.start(request, state)
         else:
             assert queue is not None
-            request = queue.pop()
-            if not queue:
-                self._drop(domain, queue)
-        if request is None:
-            return None
-        self._length -= 1
-        ahead = self._politeness.ahead_of(request)
-        if ahead is not None:
-            # robots.txt first; the request waits where it was.
-            self._returned.setdefault(domain, []).append(request)
-            self._length += 1
-            request = ahead
-        self._politeness.start(request, state)
+            request = self._take(domain, queue)
+            if request is None:
+                return None
+            request.meta.setdefault(metakeys.DOMAIN, domain)  # Scrapy's own queue sets none
+            if not _is_early(request):
+                ahead = self._politeness.ahead_of(request)
+                if ahead is not None:
+                    # robots.txt first; the request waits where it was.
+                    self._returned.setdefault(domain, []).append(request)
+                    self._length += 1
+                    request = ahead
+                self._politeness.start(request, state)
         if domain in self and self._may_go(state, now):
             self._append(domain)
+        return request
+
+    def _take(self, domain: str, queue: ScrapyPriorityQueue) -> Request | None:
+        """Take out the next request of *domain*; None: nothing that is left can be read."""
+        request: Request | None = None
+        left = len(queue)
+        attempts = 0
+        # After an error Scrapy's queue returns None once, if that one was the last of its priority.
+        while request is None and left and attempts < 2:  # noqa: PLR2004
+            try:
+                request = queue.pop()
+            except Exception as exc:  # noqa: BLE001 - e.g. it names a callback that is gone
+                logger.error(  # noqa: TRY400
+                    "A request of %s cannot be read from the job directory: %s: %s",
+                    domain, type(exc).__name__, exc,
+                    extra={"spider": self._crawler.spider},
+                )  # fmt: skip
+            before, left = left, len(queue)
+            self._length -= before - left
+            attempts = attempts + 1 if left == before else 0
+        if not left or request is None:
+            self._length -= left
+            self._drop(domain, queue)
         return request
 
     def _pop_urgent(self, now: float) -> Request | None:
@@ -261,3 +295,9 @@ class ReadyQueue:
         if self._key:
             with suppress(OSError):  # the folder of a disk queue that left nothing behind
                 Path(self._key, _scrapy.queue_folder(domain)).rmdir()
+
+
+def _is_early(request: Request) -> bool:
+    """Tell whether a request of a job directory comes before its time: the scheduler keeps it."""
+    due = request.meta.get(metakeys.NOT_BEFORE)
+    return due is not None and due > time.time()

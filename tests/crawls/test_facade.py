@@ -656,3 +656,14 @@ def test_one_file_runs_in_all_three_ways(site: Any, folder: Path, way: str) -> N
         stored = database.execute("SELECT title FROM news ORDER BY title").fetchall()
     assert stored == [("Page 1",), ("Page 2",)]
     assert "Run summary of NewsSpider (finished)" in done.stderr
+
+
+def test_robots_of_netspy_spiders(site: Any) -> None:
+    """ROBOTS_OBEY is off by default; on, the group ``*`` counts, whatever User-Agent is sent."""
+    site.set("/robots.txt", body=b"User-agent: Mozilla\nAllow: /\n\nUser-agent: *\nDisallow: /\n")
+    seeds = [mw.Request(site.url("/page/1"))]
+
+    assert len(crawl(Spider, seeds=seeds).spider.seen) == 1
+    assert site.hits("/robots.txt") == 0
+    seeds = [mw.Request(site.url("/page/1"))]
+    assert crawl(Spider, {"ROBOTS_OBEY": True}, seeds=seeds).spider.seen == []
