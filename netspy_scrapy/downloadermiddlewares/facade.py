@@ -11,6 +11,8 @@ from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import IgnoreRequest, NotConfigured
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy.domains import domain_of
 from netspy_scrapy.exceptions import HookError
 from netspy_scrapy.http.request import Request
 from netspy_scrapy.settings import read_bool, user_set
@@ -36,6 +38,8 @@ USER_AGENTS = (
 )
 
 _JAR = "cookiejar"
+#: Marks a request that goes through the queue again because download_midware moved it.
+_MOVED = "netspy_moved"
 _OWN_JAR = "netspy-"
 
 
@@ -65,7 +69,9 @@ class FacadeMiddleware:
         """Build the middleware."""
         return cls(crawler)
 
-    def process_request(self, request: scrapy.Request) -> Coroutine[Any, Any, None] | None:
+    def process_request(
+        self, request: scrapy.Request
+    ) -> Request | Coroutine[Any, Any, Request | None] | None:
         """Prepare one attempt."""
         if not isinstance(request, Request):
             return None
@@ -75,6 +81,9 @@ class FacadeMiddleware:
             if inspect.isawaitable(answer):
                 return self._finish_later(request, answer)
             self._take(request, answer)
+            moved = self._moved(request)
+            if moved is not None:
+                return moved
         self._prepare(request)
         return None
 
@@ -110,13 +119,28 @@ class FacadeMiddleware:
         except Exception as exc:
             raise HookError(f"download_midware raised {type(exc).__name__}: {exc}") from exc
 
-    async def _finish_later(self, request: Request, answer: Any) -> None:
+    async def _finish_later(self, request: Request, answer: Any) -> Request | None:
         try:
             given = await answer
         except Exception as exc:
             raise HookError(f"download_midware raised {type(exc).__name__}: {exc}") from exc
         self._take(request, given)
-        self._prepare(request)
+        moved = self._moved(request)
+        if moved is None:
+            self._prepare(request)
+        return moved
+
+    def _moved(self, request: Request) -> Request | None:
+        """Return the request to queue anew if its URL is now another domain's."""
+        domain = request.meta.get(metakeys.DOMAIN)
+        if request.meta.pop(_MOVED, False) or domain is None or metakeys.OWN_SLOT in request.meta:
+            return None
+        if domain == domain_of(request.url):
+            return None
+        moved = request.copy()
+        moved.dont_filter = True
+        moved.meta[_MOVED] = True
+        return moved
 
     def _take(self, request: Request, given: Any) -> None:
         if given is not None and given is not request:
@@ -126,7 +150,7 @@ class FacadeMiddleware:
                 )
             spider = self._crawler.spider
             assert isinstance(spider, AirSpider)
-            for key in ("retry_times", "netspy_retry_owner"):
+            for key in ("retry_times", metakeys.RETRY_OWNER, metakeys.DOMAIN, _MOVED):
                 if key in request.meta:
                     given.meta.setdefault(key, request.meta[key])
             _scrapy.become(request, spider.netspy_seal(given))

@@ -459,3 +459,19 @@ def test_errbacks_get_what_robots_forbids(site: Any) -> None:
 
     (error,) = crawler.spider.errors
     assert isinstance(error, scrapy.exceptions.IgnoreRequest)
+
+
+def test_a_request_that_download_midware_moves_is_paced_where_it_goes(site: Any) -> None:
+    """Where download_midware points a request at another domain, that domain's delay counts."""
+
+    class Moves(Netspy):
+        def download_midware(self, request: Any) -> None:
+            request.url = request.url.replace(A, B)
+
+    policies = {f"{B}:*": {"delay": 0.4, "jitter": 0}}
+    seeds = [site.url(f"/page/{n}", host=A) for n in range(4)]
+    crawl(Moves, {"NETSPY_DOMAIN_POLICIES": policies}, seeds=seeds)
+
+    arrived = times(site, "/page/", B)
+    assert len(arrived) == len(site.log()) == 4
+    assert all(b - a >= 0.37 for a, b in pairwise(arrived))
