@@ -95,7 +95,8 @@ class Addon:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        """What :meth:`update_settings` found worth a warning."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -112,14 +113,14 @@ class Addon:
         self._install_scheduler(settings)
         self._install_pipelines(settings)
         self._install_extensions(settings)
-        for note in self._notes:
+        for note in self.notes:
             logger.warning(note, extra={"crawler": self._crawler})
 
     # Components ----------------------------------------------------------------------------------
     def _install_middlewares(self, settings: BaseSettings) -> None:
         name = "DOWNLOADER_MIDDLEWARES"
         if not _replace(settings, name, RetryMiddleware, StatusPolicyMiddleware, _RETRY_ORDER):
-            self._notes.append(
+            self.notes.append(
                 "RetryMiddleware is switched off in DOWNLOADER_MIDDLEWARES: StatusPolicyMiddleware "
                 "is not installed, so RETRY_STATUS_CODES, Retry-After and RETRY_BACKOFF do nothing"
             )
@@ -129,7 +130,7 @@ class Addon:
         if (robots.obey or policies.any_obeys_robots) and not _replace(
             settings, name, RobotsTxtMiddleware, RobotsMiddleware, _ROBOTS_ORDER
         ):
-            self._notes.append(
+            self.notes.append(
                 "RobotsTxtMiddleware is switched off in DOWNLOADER_MIDDLEWARES: robots.txt is not "
                 "obeyed although ROBOTS_OBEY asks for it"
             )
@@ -137,7 +138,7 @@ class Addon:
             _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
         name = "SPIDER_MIDDLEWARES"
         if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
-            self._notes.append(
+            self.notes.append(
                 "HttpErrorMiddleware is switched off in SPIDER_MIDDLEWARES: OutcomeMiddleware is "
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
@@ -146,7 +147,7 @@ class Addon:
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
             if not _is_ours(settings["SCHEDULER"], Scheduler):
-                self._notes.append(
+                self.notes.append(
                     f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
                     "(Retry-After, backoff, netspy_delay) wait in a download slot, and what is "
                     "queued at a stop is not dumped"
@@ -156,7 +157,7 @@ class Addon:
             self._install_queue(settings)
         if user_set(settings, "DUPEFILTER_CLASS"):
             if user_set(settings, "DEDUP_FILTER"):
-                self._notes.append(
+                self.notes.append(
                     f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}: DEDUP_FILTER does "
                     "nothing"
                 )
@@ -167,7 +168,7 @@ class Addon:
         if user_set(settings, "SCHEDULER_PRIORITY_QUEUE"):
             queue = settings["SCHEDULER_PRIORITY_QUEUE"]
             if not _is_ours(queue, ReadyQueue):
-                self._notes.append(
+                self.notes.append(
                     f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest "
                     "(Retry-After, backoff, circuit), and one that waits holds download slots"
                 )
@@ -236,7 +237,7 @@ class Addon:
                 continue
             if name == "DEDUP_FILTER" or _same(settings, name, theirs):
                 continue
-            self._notes.append(
+            self.notes.append(
                 f"{name} = {settings[name]!r} and {theirs} = {settings[theirs]!r} contradict each "
                 f"other: {name} counts"
             )
@@ -246,7 +247,7 @@ class Addon:
             if 200 <= code < 400  # noqa: PLR2004
         )
         if user_set(settings, "RETRY_STATUS_CODES") and never:
-            self._notes.append(
+            self.notes.append(
                 f"RETRY_STATUS_CODES lists {', '.join(map(str, never))}: 2xx and 3xx are never "
                 "retried"
             )
@@ -257,12 +258,12 @@ class Addon:
             if not isinstance(name, str) or not user_set(settings, name):
                 continue
             if name in UNSUPPORTED:
-                self._notes.append(f"{name} is a setting of netspy that does nothing here")
+                self.notes.append(f"{name} is a setting of netspy that does nothing here")
             elif name not in known and not hasattr(default_settings, name):
                 kin = [one for one in known if one.partition("_")[0] == name.partition("_")[0]]
                 near = get_close_matches(name, kin, n=1, cutoff=_NEAR)
                 if near:
-                    self._notes.append(
+                    self.notes.append(
                         f"{name} is no setting of netspy_scrapy or Scrapy: did you mean {near[0]}?"
                     )
 

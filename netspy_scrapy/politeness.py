@@ -45,7 +45,7 @@ class Politeness:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self.settings = PolitenessSettings.from_settings(crawler.settings)
+        self.settings = PolitenessSettings.from_settings(crawler.settings, crawler.spidercls)
         self.registry = DomainRegistry(
             pace_of=self.settings.pace_of, half_open=self.settings.half_open
         )

@@ -24,9 +24,11 @@ from netspy_scrapy.policies import DomainPolicies
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from scrapy import Spider
     from scrapy.settings import BaseSettings
 
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
+_SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
 
 
 class Setting(NamedTuple):
@@ -402,14 +404,21 @@ class PolitenessSettings:
     policies: DomainPolicies = field(repr=False)
 
     @classmethod
-    def from_settings(cls, settings: BaseSettings) -> PolitenessSettings:
-        """Read the pace of a crawl."""
+    def from_settings(
+        cls, settings: BaseSettings, spider: type[Spider] | None = None
+    ) -> PolitenessSettings:
+        """Read the pace of a crawl; *spider* may have Scrapy's older attributes for it."""
         concurrency = read_int(settings, "CONCURRENT_REQUESTS_PER_DOMAIN")
+        delay = read_number(settings, "DOWNLOAD_DELAY", unit="seconds")
+        if (settings.getpriority("DOWNLOAD_DELAY") or 0) < _SPIDER_PRIORITY:
+            delay = float(getattr(spider, "download_delay", delay))
+        if (settings.getpriority("CONCURRENT_REQUESTS_PER_DOMAIN") or 0) < _SPIDER_PRIORITY:
+            concurrency = int(getattr(spider, "max_concurrent_requests", concurrency))
         # Plain projects have a circuit only if they ask for it.
         threshold = settings.getpriority("CIRCUIT_FAILURE_THRESHOLD") is not None
         return cls(
             pace=Pace(
-                delay=read_number(settings, "DOWNLOAD_DELAY", unit="seconds"),
+                delay=delay,
                 jitter=_jitter(settings),
                 concurrency=concurrency,
                 failure_threshold=(
@@ -459,6 +468,8 @@ class RobotsSettings:
     obey: bool
     user_agent: str | None
     """The group that counts; None: the request's own User-Agent."""
+    default_agent: str
+    """The User-Agent of requests that have none yet."""
     cache_ttl: float
     on_error: str
 
@@ -474,6 +485,7 @@ class RobotsSettings:
         return cls(
             obey=read_bool(settings, deciding(settings, "ROBOTS_OBEY")),
             user_agent=None if agent is None else str(agent),
+            default_agent=str(settings.get("USER_AGENT") or "*"),
             cache_ttl=read_number(settings, "ROBOTS_CACHE_TTL", unit="seconds"),
             on_error=on_error,
         )

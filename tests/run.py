@@ -30,15 +30,16 @@ _CLOSING = re.compile(r"=+ (?:no tests ran|\d+ (?:passed|failed|error|skipped|de
 
 def main() -> int:
     """Run the command; the exit status is tox's."""
-    tox = [str(environment(ROOT / ".tox" / "runner", "tox>=4.20,<5")), "-m", "tox", "run"]
+    python = environment(ROOT / ".tox" / "runner", "tox>=4.20,<5")
     pythons = present_pythons()
     posargs = sys.argv[1:]
     chosen = tests_to_run(list(pythons))
     if not posargs:
         chosen = ["lint", "types", *chosen]
-    print(f"Running {', '.join(chosen)}", flush=True)
-    command = [*tox, "-e", ",".join(chosen), "--discover", *pythons.values(), *posargs]
-    return run(command)
+    print(f"Running {', '.join(chosen)}: each is shown once it is done", flush=True)
+    # Two at a time, as the tests of waits mostly wait, and must not wait for a processor.
+    tox = [str(python), "-m", "tox", "run-parallel", "--parallel", "2", "--parallel-no-spinner"]
+    return run([*tox, "-e", ",".join(chosen), "--discover", *pythons.values(), *posargs])
 
 
 def run(command: list[str]) -> int:

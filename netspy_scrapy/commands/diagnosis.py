@@ -46,7 +46,7 @@ from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import (
     ADDON,
     FACADE_PRIORITY,
-    _setting_file,
+    setting_file,
     environment_settings,
     file_settings,
 )
@@ -227,7 +227,7 @@ class _Examination:
 
     @cached_property
     def _from_file(self) -> tuple[str, Collection[str]]:
-        path = _setting_file()
+        path = setting_file()
         return ("", ()) if path is None else (path.name, file_settings())
 
     # Policy --------------------------------------------------------------------------------------

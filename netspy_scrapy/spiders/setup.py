@@ -149,7 +149,7 @@ def _parsed(variable: str, text: str, default: Any) -> Any:
 
 def file_settings() -> dict[str, Any]:
     """Return what ``setting.py``, or the file that NETSPY_SETTING names, sets."""
-    path = _setting_file()
+    path = setting_file()
     if path is None:
         return {}
     try:
@@ -159,7 +159,11 @@ def file_settings() -> dict[str, Any]:
     return {name: value for name, value in values.items() if name.isupper() and name[0] != "_"}
 
 
-def _setting_file() -> Path | None:
+def setting_file() -> Path | None:
+    """Return the setting file of netspy's that counts here, or None.
+
+    Raises :exc:`~netspy_scrapy.exceptions.ConfigError` if NETSPY_SETTING names none.
+    """
     named = os.environ.get(_FILE_VARIABLE)
     if named:
         path = Path(named)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import scrapy
 from scrapy.cmdline import execute
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.settings import Settings
 from scrapy.spiders import SitemapSpider
 
@@ -291,18 +292,6 @@ def test_robots_txt(site: Site) -> None:
     assert first.t - robots.t > 1.9
 
 
-def test_robots_txt_that_is_not_obeyed(site: Site) -> None:
-    """It says that nobody asked for robots.txt to be obeyed, and what it would forbid."""
-    site.set("/robots.txt", 200, ROBOTS, TEXT)
-    project(ADDON, books=plain("books", site.url("/private/1"), site.url("/page/1")))
-    report = doctor()
-
-    assert "not obeyed (ROBOTSTXT_OBEY), so every URL is fetched; if it were:" in report.out
-    assert report.row("forbidden") == [site.url("/private/1")]
-    assert report.row("delay") == ["none (DOWNLOAD_DELAY)"]
-    assert re.match(r"at most [\d,]+ \(estimate: 8 at once", report.row("pages per hour")[0])
-
-
 def test_each_site_has_its_own_pace(site: Site) -> None:
     """Policies and slots of a domain decide there, and a redirect of robots.txt is followed."""
     site.set("/robots.txt", 302, headers={"Location": site.url("/rules", "127.0.0.2")},
@@ -537,15 +526,26 @@ def test_download_delay_of_a_spider() -> None:
     assert ("delay of a domain", "4 s +-50 %", "DOWNLOAD_DELAY", "spider") in found.policy
 
 
-def test_parts_that_the_project_switched_off() -> None:
-    """A robots.txt middleware that is off is named, and robots.txt then forbids nothing."""
-    off = {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None}
-    found = diagnose(Listed, Settings({"ROBOTSTXT_OBEY": True, "DOWNLOADER_MIDDLEWARES": off}), [])
+@pytest.mark.parametrize("middlewares", [{}, {RobotsTxtMiddleware: None}])
+def test_robots_txt_that_is_not_obeyed(middlewares: dict[type, None]) -> None:
+    """It says that robots.txt is not obeyed, or its middleware is off, and what it would forbid."""
+    asked = {"ROBOTSTXT_OBEY": True, "DOWNLOADER_MIDDLEWARES": middlewares} if middlewares else {}
+    found = diagnose(Listed, Settings(asked), ["https://a.test/private"])
     (wish,) = origins_of([found])
-    (site,) = site_reports(found, {wish: Answer(200, b"User-agent: *\nDisallow: /", 0.1)})
+    (site,) = site_reports(found, {wish: Answer(200, ROBOTS.encode(), 0.1)})
 
-    assert found.warnings[0].startswith("RobotsTxtMiddleware is switched off")
-    assert site.pairs[1][1].startswith("not obeyed (ROBOTSTXT_OBEY)")
+    assert [one.partition(" is switched off")[0] for one in found.warnings] == (
+        ["RobotsTxtMiddleware"] if middlewares else []
+    )
+    assert site.pairs == [
+        ("robots.txt", "200 in 0.100 s, 48 bytes"),
+        ("", "not obeyed (ROBOTSTXT_OBEY), so every URL is fetched; if it were:"),
+        ("forbidden", "https://a.test/private"),
+        ("allowed", "https://a.test/"),
+        ("delay", "none (DOWNLOAD_DELAY)"),
+        ("at once", "8 (CONCURRENT_REQUESTS_PER_DOMAIN)"),
+        ("pages per hour", "at most 288,000 (estimate: 8 at once, robots.txt took 0.100 s)"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -475,3 +475,23 @@ def test_a_request_that_download_midware_moves_is_paced_where_it_goes(site: Any)
     arrived = times(site, "/page/", B)
     assert len(arrived) == len(site.log()) == 4
     assert all(b - a >= 0.37 for a, b in pairwise(arrived))
+
+
+def test_the_projects_user_agent_counts_for_robots(site: Any) -> None:
+    """Without ROBOTSTXT_USER_AGENT the group of the project's USER_AGENT is obeyed."""
+    site.set("/robots.txt", body=b"User-agent: mybot\nDisallow: /\n")
+    crawler = crawl(PlainSpider, {**OBEY, "USER_AGENT": "mybot/1.0"}, urls=(site.url("/page/1"),))
+
+    assert crawler.spider.pages == []
+
+
+def test_download_delay_of_the_spider(site: Any) -> None:
+    """The spider attribute download_delay is kept to, on every Scrapy."""
+
+    class Slow(PlainSpider):
+        download_delay = 0.4
+
+    crawl(Slow, urls=tuple(site.url(f"/page/{n}") for n in range(3)))
+
+    arrived = times(site, "/page/")
+    assert arrived[-1] - arrived[0] >= 0.4 * 0.5 * 2 - 0.02
