@@ -145,7 +145,9 @@ class Robots:
     def allows(self, origin: str, url: str, agent: str | bytes | None) -> bool:
         """Tell whether the rules of *origin* let *agent* fetch *url*."""
         rules = self._rules.get(origin)
-        return rules is None or rules.allows(url, self._settings.user_agent or _name(agent))
+        return rules is None or rules.allows(
+            url, self._settings.user_agent or _name(agent or self._settings.default_agent)
+        )
 
     def crawl_delay(self, origin: str) -> float:
         """Return the seconds that the origin's Crawl-delay asks for, cut to CRAWL_DELAY_MAX."""
@@ -171,7 +173,8 @@ class Robots:
         self._rules[origin] = rules
         request = self.pending.pop(origin, None)
         if request is not None:  # the downloader has written its User-Agent into it
-            rules.agent = _name(request.headers.get(b"User-Agent"))
+            agent = request.headers.get(b"User-Agent") or self._settings.default_agent
+            rules.agent = _name(agent)
 
 
 def origin_of(request: Request) -> str:

@@ -46,9 +46,9 @@ from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import (
     ADDON,
     FACADE_PRIORITY,
-    setting_file,
     environment_settings,
     file_settings,
+    setting_file,
 )
 
 if TYPE_CHECKING:
