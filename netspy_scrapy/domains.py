@@ -26,6 +26,9 @@ SPREAD_UNLIMITED = 16
 #: The cause of a rest that an open circuit asks for.
 CIRCUIT = "circuit"
 
+#: Seconds by which a rest has to grow to be told again.
+TOLD_AGAIN = 1.0
+
 #: Seconds after which a domain that nobody asks for any more is forgotten.
 IDLE = 60.0
 
@@ -64,6 +67,8 @@ class DomainState:
     rest_until: float = 0.0
     """No request before this time; a maximum of all wishes, never a sum."""
     rest_cause: str = ""
+    told_until: float = 0.0
+    """The end of the rest as the listeners were told it."""
     next_start: float = 0.0
     """The delay after the last request has passed at this time."""
     crawl_delay: float = 0.0
@@ -191,17 +196,25 @@ class DomainRegistry:
 
     # What others learned -------------------------------------------------------------------------
     def rest(self, state: DomainState, seconds: float, cause: str) -> bool:
-        """Let the domain rest for *seconds* from now; True: that is longer than it did anyhow."""
-        until = self.clock() + seconds
+        """Let the domain rest for *seconds* from now; True: that is longer than it did anyhow.
+
+        Answers that were in flight together ask for the same rest a little apart. It is told
+        once, and again only if it grows by TOLD_AGAIN or more.
+        """
+        now = self.clock()
+        until = now + seconds
         if seconds <= 0 or until <= state.rest_until:
             return False
+        is_news = state.rest_until <= now or until - state.told_until >= TOLD_AGAIN
         state.rest_until = until
-        state.rest_cause = cause
-        state.rests += 1
         # As many as may be in flight would start in the same instant.
         state.spread = state.pace.concurrency or SPREAD_UNLIMITED
-        for listener in self.listeners:
-            listener.domain_rested(state, seconds)
+        if is_news:
+            state.rest_cause = cause
+            state.told_until = until
+            state.rests += 1
+            for listener in self.listeners:
+                listener.domain_rested(state, seconds)
         self._changed(state)
         return True
 

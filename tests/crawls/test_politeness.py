@@ -43,8 +43,9 @@ def test_retry_after_rests_the_whole_domain_once(site: Any, caplog: Any) -> None
     # After the rest they start one after the other.
     assert rest[7] - rest[0] >= 0.25
     warnings = [r.getMessage() for r in caplog.records if " rests for " in r.getMessage()]
-    assert warnings
-    assert all(f"{A}:" in line and "Retry-After: 2" in line for line in warnings)
+    assert len(warnings) == 1
+    assert f"{A}:{site.port} rests for 2 s: HTTP status 429, Retry-After: 2" in warnings[0]
+    assert netspy_stats(crawler)["netspy/rests"] == 1
 
 
 def test_a_resting_domain_costs_another_nothing(site: Any) -> None:
