@@ -11,8 +11,8 @@ NOT_BEFORE = "netspy_not_before"
 RETRY_OWNER = "netspy_retry_owner"
 #: Why the answer that follows is final although its status is one to retry.
 GIVEN_UP = "netspy_given_up"
-#: netspy's ``request.url`` (as the user wrote it), where the request's own URL differs.
-GIVEN_URL = "netspy_url"
+#: How a browser is to fetch the page (dict); rendering is not there yet.
+RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.
 DOMAIN = "netspy_domain"
 #: The ``download_slot`` that the user gave the request.

@@ -220,7 +220,7 @@ def readable(text: str) -> tuple[str, int]:
         else:
             delay = _CRAWL_DELAY.match(directive)
             if delay is not None and not _DELAY_VALUE.fullmatch(delay[1]):
-                continue
+                directive = "Crawl-delay:"  # without its line two groups could become one
             in_rules = in_rules or _RULE.match(directive) is not None
             rules += agents
             patterns += "*" in directive or "$" in directive

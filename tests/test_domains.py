@@ -149,6 +149,22 @@ def test_a_rest_is_told_once():
     assert here.heard.changes == 2
 
 
+def test_a_rest_that_grows_by_little_is_not_told_again():
+    """Answers that came together extend a rest by moments: that counts, and is not told."""
+    here = world()
+    here.registry.rest(here.state, 60, "first")
+    told = []
+    for _ in range(5):
+        here.clock.now += 0.3
+        here.registry.rest(here.state, 60, "later")
+        told.append(len(here.heard.rests))
+
+    assert here.state.rest_until == here.clock.now + 60
+    assert told == [1, 1, 1, 2, 2]
+    assert here.heard.rests == [("first", 60), ("later", 60)]
+    assert here.heard.changes == 6
+
+
 def test_a_rest_ends():
     """A domain is ready at the very moment at which its rest ends."""
     here = world()
@@ -435,11 +451,14 @@ def test_a_crawl_delay_outlives_the_domains_state():
     pass_time(here, 10 * IDLE)
     forgotten = here.registry.find(NAME) is None
     after_a_pause = gaps(here.starts(2))
+    for _ in range(2):
+        here.registry.finish(here.state)
     here.registry.set_crawl_delay(here.state, 0)
     pass_time(here, 10 * IDLE)
 
     assert forgotten
     assert after_a_pause == [7]
+    assert here.registry.find(NAME) is None
     assert gaps(here.starts(2)) == [0]
 
 

@@ -34,11 +34,18 @@ DAY = 86_400.0
 class World:
     """The robots.txt of a crawl, with a clock to set."""
 
-    def __init__(self, *, agent="*", ttl=3600.0, on_error="allow") -> None:
+    def __init__(self, *, agent="*", default=None, ttl=3600.0, on_error="allow") -> None:
         self.now = 1000.0
         self.stats = MemoryStatsCollector(SimpleNamespace(settings=Settings()))
-        settings = RobotsSettings(obey=True, user_agent=agent, cache_ttl=ttl, on_error=on_error)
-        self.robots = Robots(settings, self.stats, lambda: self.now)
+        settings = Settings(
+            {
+                "ROBOTSTXT_USER_AGENT": agent,
+                "USER_AGENT": default,
+                "ROBOTS_CACHE_TTL": ttl,
+                "NETSPY_ROBOTS_ON_ERROR": on_error,
+            }
+        )
+        self.robots = Robots(RobotsSettings.from_settings(settings), self.stats, lambda: self.now)
 
     def learn(self, body=b"", *, status=200, origin=A) -> None:
         response = Response(f"{origin}/robots.txt", status=status, body=body)
@@ -150,6 +157,7 @@ LINES = st.sampled_from(
         "Disallow: /a", "Disallow: /a*c$", "Allow: /a/b", "Disallow:", "Allow: /*", "# words here",
         "Sitemap: http://a.example/s.xml", "Host: a.example", "Crawl-delay: 5", "Crawl-delay 7",
         "Noindex: /a", "nonsense", "  Disallow : /a/b/c", "Crawl-delay:", "User-agent:",
+        "Crawl-delay: 10s", "Crawl delay: -1",
     ]
 )  # fmt: skip
 URLS = [f"{A}{path}" for path in ("/", "/a", "/a/b", "/a/b/c", "/abc", "/b")]
@@ -165,6 +173,14 @@ def test_leaving_lines_out_changes_no_verdict(lines, end):
         verdicts = [kept.can_fetch(url, agent) for url in URLS]
         assert verdicts == [whole.can_fetch(url, agent) for url in URLS]
         assert kept.crawl_delay(agent) == whole.crawl_delay(agent)
+
+
+def test_a_crawl_delay_that_does_not_count_ends_its_group():
+    """What is forbidden to another agent is not forbidden to all because a line is left out."""
+    here = World()
+    here.learn(b"User-agent: *\nCrawl-delay: 10s\nUser-agent: bad\nDisallow: /\n")
+
+    assert here.allows("/yes")
 
 
 # Crawl-delay -------------------------------------------------------------------------------------
@@ -200,20 +216,21 @@ def test_a_day_long_crawl_delay_is_capped(caplog):
 
 
 @pytest.mark.parametrize(
-    ("configured", "asked_as", "seconds"),
+    ("configured", "default", "asked_as", "seconds"),
     [
-        ("*", "bot/1.0", 3),
-        ("bot", "other/1.0", 9),
-        ("bot/2.0 (+http://x)", None, 9),
-        (None, "bot/1.0", 9),
-        (None, b"Mozilla/5.0 (compatible; bot/1.0)", 9),
-        (None, "other/1.0", 3),
-        (None, None, 3),
+        ("*", "bot", "bot/1.0", 3),
+        ("bot", None, "other/1.0", 9),
+        ("bot/2.0 (+http://x)", None, None, 9),
+        (None, "other", "bot/1.0", 9),
+        (None, "other", b"Mozilla/5.0 (compatible; bot/1.0)", 9),
+        (None, "bot", "other/1.0", 3),
+        (None, "bot", None, 9),
+        (None, None, None, 3),
     ],
 )
-def test_the_crawl_delay_is_that_of_the_crawls_group(configured, asked_as, seconds):
+def test_the_crawl_delay_is_that_of_the_crawls_group(configured, default, asked_as, seconds):
     """ROBOTS_USER_AGENT decides the group, or else the User-Agent that fetched robots.txt."""
-    here = World(agent=configured)
+    here = World(agent=configured, default=default)
     request = here.robots.request(A)
     if asked_as is not None:
         request.headers["User-Agent"] = asked_as
@@ -391,22 +408,23 @@ def test_the_longest_match_decides(path, allowed):
 
 
 @pytest.mark.parametrize(
-    ("configured", "agent", "allowed"),
+    ("configured", "default", "agent", "allowed"),
     [
-        ("*", "bot/1.0", "all"),
-        ("bot", "other/1.0", "bot"),
-        ("BOT", None, "bot"),
-        (None, "bot/1.0", "bot"),
-        (None, b"Mozilla/5.0 (compatible; Bot/1.0)", "bot"),
-        (None, "robot/1.0", "all"),
-        (None, b"\xff\xfe", "all"),
-        (None, "", "all"),
-        (None, None, "all"),
+        ("*", "bot", "bot/1.0", "all"),
+        ("bot", None, "other/1.0", "bot"),
+        ("BOT", None, None, "bot"),
+        (None, "other", "bot/1.0", "bot"),
+        (None, None, b"Mozilla/5.0 (compatible; Bot/1.0)", "bot"),
+        (None, "bot", "robot/1.0", "all"),
+        (None, "bot", b"\xff\xfe", "all"),
+        (None, "bot", "", "bot"),
+        (None, "bot", None, "bot"),
+        (None, None, None, "all"),
     ],
 )
-def test_the_group_that_counts(configured, agent, allowed):
-    """ROBOTS_USER_AGENT decides the group; without it the User-Agent of the page's request."""
-    here = World(agent=configured)
+def test_the_group_that_counts(configured, default, agent, allowed):
+    """ROBOTS_USER_AGENT decides the group, else the page's own User-Agent, else the project's."""
+    here = World(agent=configured, default=default)
     here.learn(b"User-agent: *\nDisallow: /bot\n\nUser-agent: bot\nDisallow: /all\n")
 
     verdicts = {path for path in ("all", "bot") if here.allows(f"/{path}", agent=agent)}

@@ -81,14 +81,14 @@ class Variant:
 
 VARIANTS = {
     "s0": Variant("rest", "Scrapy, alone", "scrapy", SCRAPY_16),
-    "s20": Variant("rest", "Scrapy", "scrapy", SCRAPY_16, 20, limit=10, alone="s0"),
+    "s20": Variant("rest", "Scrapy", "scrapy", SCRAPY_16, 20, limit=8, alone="s0"),
     "p20": Variant(
         "rest", "Scrapy, slots paused", "scrapy", SCRAPY_16, 20,
-        mixed=True, pause=True, limit=8, alone="s0",
+        mixed=True, pause=True, limit=6, alone="s0",
     ),
     "n0": Variant("rest", "netspy, 16 threads, alone", "netspy", NETSPY_16),
     "n20": Variant(
-        "rest", "netspy, 16 threads", "netspy", NETSPY_16, 20, mixed=True, limit=8, alone="n0"
+        "rest", "netspy, 16 threads", "netspy", NETSPY_16, 20, mixed=True, limit=6, alone="n0"
     ),
     "a0": Variant("rest", "add-on, alone", "scrapy", {**SCRAPY_16, **ADDON_REST}),
     "a1": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **ADDON_REST}, 1, alone="a0"),
@@ -98,7 +98,7 @@ VARIANTS = {
     ),
     "a200": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **ADDON_REST}, 200, alone="a0"),
     "ws": Variant("window", "Scrapy, 16 in flight", "scrapy", SCRAPY_16),
-    "wn4": Variant("window", "netspy, 4 threads", "netspy", {"RETRY_AFTER_MAX": 60}),
+    "wn4": Variant("window", "netspy, 4 threads", "netspy", {"RETRY_AFTER_MAX": 60}, once=True),
     "wn16": Variant("window", "netspy, 16 threads", "netspy", NETSPY_16, once=True),
     "wa8": Variant(
         "window", "add-on, 8 in flight", "scrapy",
@@ -197,10 +197,10 @@ def _plan_ends(site, variant, options):
 
 
 def _plan_delay(site, variant, options):
-    hosts = [(host, 25) for host in PLAIN] + [(host, 16) for host in CRAWL_DELAY]
+    hosts = [(host, 21) for host in PLAIN] + [(host, 13) for host in CRAWL_DELAY]
     settings = dict(variant.settings)
     if variant.client == "scrapy":
-        hosts += [(host, 25) for host in JITTER]
+        hosts += [(host, 21) for host in JITTER]
         slots = {host: {"delay": DELAY, "jitter": 0.0} for host in (*PLAIN, *CRAWL_DELAY)}
         slots.update((host, {"delay": DELAY, "jitter": 0.5}) for host in JITTER)
         settings["DOWNLOAD_SLOTS"] = slots

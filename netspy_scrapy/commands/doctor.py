@@ -13,20 +13,17 @@ import os
 import platform
 import sys
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import scrapy
-from scrapy.addons import AddonManager
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
-from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import inside_project
-from scrapy.utils.spider import iter_spider_classes
 
 import netspy_scrapy
 from netspy_scrapy.commands.page import Page, Secrets
+from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
 
 if TYPE_CHECKING:
     import argparse
@@ -152,41 +149,12 @@ def _spiders(settings: Settings, args: Sequence[str]) -> list[type[scrapy.Spider
             "there is no Scrapy project here: name a spider file (scrapy netspy-doctor spider.py)",
             print_help=False,
         )
-    files = [one for one in args if one.endswith((".py", ".pyw"))]
+    files = [one for one in args if is_file(one)]
     names = [one for one in args if one not in files]
-    chosen = [spider for file in files for spider in _of_file(Path(file))]
-    if names and not in_project:
-        raise UsageError(
-            f"there is no Scrapy project here that could have a spider {names[0]!r}",
-            print_help=False,
-        )
+    chosen = [spider for file in files for spider in spiders_of_file(Path(file))]
     if names or not args:
-        AddonManager.load_pre_crawler_settings(settings)
-        loader = get_spider_loader(settings)
-        known = sorted(loader.list())
-        for name in names or known:
-            if name not in known:
-                raise UsageError(
-                    f"there is no spider {name!r}; there are: {', '.join(known) or 'none'}",
-                    print_help=False,
-                )
-            chosen.append(loader.load(name))
+        chosen += spiders_of_project(settings, names)
     return chosen
-
-
-def _of_file(path: Path) -> list[type[scrapy.Spider]]:
-    """Return the spiders of a file, as ``scrapy runspider`` finds them."""
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}", print_help=False)
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        found = list(iter_spider_classes(import_module(path.stem)))
-    finally:
-        sys.path.remove(folder)
-    if not found:
-        raise UsageError(f"there is no spider in {path}", print_help=False)
-    return found
 
 
 # The report ------------------------------------------------------------------------------------

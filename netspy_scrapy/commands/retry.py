@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
@@ -23,6 +24,7 @@ from scrapy.utils.project import get_project_settings
 from netspy_scrapy.commands.console import Console, Interrupted, brief
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
 from netspy_scrapy.commands.sinks import Sinks, describe
+from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, DumpError
 from netspy_scrapy.settings import SinkSettings, read_text
@@ -35,7 +37,6 @@ from netspy_scrapy.spiders.setup import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from scrapy.settings import BaseSettings, Settings
 
@@ -109,15 +110,24 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--items", action="store_true", help="replay the rows of FAILED_ITEM_PATH")
     parser.add_argument("--path", metavar="FILE", help="replay this file instead")
+    parser.add_argument(
+        "--spider",
+        metavar="SPIDER",
+        help="use what this spider (its name, or its file) sets for itself too",
+    )
 
 
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         _complete(settings)
+        if options.spider:
+            _add_settings_of(options.spider, settings)
         return _ItemCommand(settings, options.path).run()
     except ConfigError as exc:
         because = "" if exc.__cause__ is None else f" ({describe(exc.__cause__)})"
         return _refuse(describe(exc) + because)
+    except UsageError as exc:
+        return _refuse(str(exc))
     except DumpError as exc:
         print(f"{_NAME}: {exc}", file=sys.stderr)
         return _LEFT
@@ -144,6 +154,17 @@ def _complete(settings: BaseSettings) -> None:
     settings.set("LOG_LEVEL", "INFO", "command")
     settings.setdict(translated(file_settings()), "project")
     settings.setdict(translated(environment_settings(os.environ)), "project")
+
+
+def _add_settings_of(name: str, settings: Settings) -> None:
+    """Add what the spider *name* (of the project, or of a file) sets for itself."""
+    if is_file(name):
+        spiders = spiders_of_file(Path(name))
+        if len(spiders) > 1:
+            raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
+    else:
+        spiders = spiders_of_project(settings, [name])
+    spiders[0].update_settings(settings)
 
 
 def _with_pipelines(pairs: list[str]) -> list[str]:

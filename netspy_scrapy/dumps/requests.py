@@ -13,6 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.dumps.classes import class_name
 from netspy_scrapy.dumps.codec import encode_line_lossy
@@ -55,13 +56,13 @@ def request_record(
         if request.body:
             kwargs["content"] = request.body
     return {
-        "url": meta.get("netspy_url") or request.url,
+        "url": getattr(request, "given_url", None) or request.url,
         "method": request.method,
         "callback": state["callback"],
         "priority": NETSPY_PRIORITY - getattr(request, "scrapy_priority", request.priority),
         "retry_times": meta.get("retry_times", 0),
         "filter_repeat": not request.dont_filter,
-        "render": bool(meta.get("netspy_render")),
+        "render": bool(meta.get(metakeys.RENDER)),
         "wait_for": getattr(request, "wait_for", None),
         "render_time": getattr(request, "render_time", None),
         "cb_kwargs": request.cb_kwargs,

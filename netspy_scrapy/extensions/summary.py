@@ -104,10 +104,12 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     steps = []
     rows = _total(keys.ROWS_DUMPED, stats, context)
     if rows:
-        steps.append(f"{rows} rows in {context.item_dump.path}: netspy-retry --items stores them")
+        steps.append(
+            f"{rows} rows in {context.dump_settings.item_path}: netspy-retry --items stores them"
+        )
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
-        steps.append(f"{requests} requests in {context.request_dump.path}")
+        steps.append(f"{requests} requests in {context.dump_settings.request_path}")
     lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")

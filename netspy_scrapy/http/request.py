@@ -8,6 +8,7 @@ import scrapy
 from scrapy.http import Headers
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
 from netspy_scrapy.exceptions import RequestError
 from netspy_scrapy.http.body import basic_auth, encode_body, proxy_for, url_with_params
 
@@ -27,6 +28,11 @@ HTTP_KEYWORDS = frozenset(
         "proxies", "proxy", "verify", "cert", "allow_redirects", "follow_redirects",
     }
 )  # fmt: skip
+
+#: Keywords of netspy that do nothing here, with the value at which that makes no difference.
+_WITHOUT_EFFECT: dict[str, Any] = {
+    "render": False, "auto_request": True, "impersonate": None, "verify": True, "cert": None,
+}  # fmt: skip
 
 #: What a redirect leaves in meta; a request that goes out anew starts without it.
 _REDIRECT_META = ("redirect_times", "redirect_ttl", "redirect_urls", "redirect_reasons")
@@ -136,7 +142,7 @@ class Request(scrapy.Request):
         if retry_times:
             self.retry_times = retry_times
         if render:
-            self.meta["netspy_render"] = {
+            self.meta[metakeys.RENDER] = {
                 "time": render_time, "wait_for": wait_for, "script": render_script
             }  # fmt: skip
         self._applied_headers = _as_dict(self.requests_kwargs.get("headers"))
@@ -198,7 +204,7 @@ class Request(scrapy.Request):
     @property
     def render(self) -> bool:
         """Whether a browser fetches the page."""
-        return bool(self.meta.get("netspy_render"))
+        return bool(self.meta.get(metakeys.RENDER))
 
     @property
     def custom(self) -> dict[str, Any]:
@@ -215,6 +221,16 @@ class Request(scrapy.Request):
         """The callback's name."""
         callback: Any = self.callback
         return callback if isinstance(callback, str) else getattr(callback, "__name__", None)
+
+    @property
+    def without_effect(self) -> list[str]:
+        """What the request asks for that is not there, as ``name=value``."""
+        asked = {**self.custom, **self.requests_kwargs, "render": self.render}
+        return [
+            f"{name}={asked[name]!r}"
+            for name, harmless in _WITHOUT_EFFECT.items()
+            if name in asked and asked[name] != harmless
+        ]
 
     # Between spider and core ---------------------------------------------------------------------
     def seal(self, spider: Spider | None = None) -> Self:

@@ -342,7 +342,8 @@ async def store(
             return refused_rows(answer, len(items), "save_items")
         answer = await call(sink.update_items, table, items, list(update_keys))
         return refused_rows(answer, len(items), "update_items")
-    except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything; the rows are kept
+    except Exception as exc:
+        logger.debug("A sink raised", exc_info=True)
         return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
 
 

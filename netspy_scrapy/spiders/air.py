@@ -12,7 +12,7 @@ from scrapy import signals
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, RequestError
+from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, RequestError, SpiderError
 from netspy_scrapy.http.request import Request
 from netspy_scrapy.http.response import Response
 from netspy_scrapy.spiders.adapter import FunctionCallback, adapt_callbacks, view
@@ -75,6 +75,8 @@ class AirSpider(scrapy.Spider):
         pipelines: list[Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("item_handler") is not None:
+            raise SpiderError("item_handler= is not supported: write a pipeline (BasePipeline)")
         super().__init__(*args, **kwargs)
         self.netspy_arguments: dict[str, Any] = {
             name: value
@@ -246,6 +248,15 @@ class AirSpider(scrapy.Spider):
     def netspy_seal(self, request: Request) -> Request:
         """Make *request* ready for Scrapy."""
         request.seal(self)
+        for asked in request.without_effect:
+            name = asked.partition("=")[0]
+            told: set[str] = self.__dict__.setdefault("netspy_told", set())
+            if name not in told:
+                told.add(name)
+                self.logger.warning(
+                    "%s has no effect in netspy_scrapy%s", asked,
+                    ": set DOWNLOAD_VERIFY_CERTIFICATES" if name == "verify" else "",
+                )  # fmt: skip
         callback = request.callback
         if (
             callback is not None

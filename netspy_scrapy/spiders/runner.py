@@ -37,7 +37,14 @@ logger = logging.getLogger(__name__)
 
 #: Modules that import spiders in order to run them: a ``start()`` at the end of the file is not
 #: meant for them.
-_IMPORTERS = frozenset({"scrapy.cmdline", "scrapy.spiderloader", "netspy_scrapy.commands.retry"})
+_IMPORTERS = frozenset(
+    {
+        "scrapy.cmdline",
+        "scrapy.spiderloader",
+        "netspy_scrapy.commands.retry",
+        "netspy_scrapy.commands.spiders",
+    }
+)
 
 
 def run(spider: AirSpider) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -831,3 +832,34 @@ def test_memory_is_flat(project):
     small = peak(1_000)
 
     assert peak(30_000) < small + 10
+
+
+def test_settings_of_a_spider(folder: Path) -> None:
+    """--spider takes what a spider sets for itself, from a file whose start() is left alone."""
+    (folder / "shop.py").write_text(
+        "import netspy_scrapy as mw\n"
+        "class Shop(mw.AirSpider):\n"
+        "    __custom_setting__ = dict(\n"
+        "        SQLITE_PATH='shop.db', FAILED_ITEM_PATH='shop.jsonl',\n"
+        "        ITEM_PIPELINES=['netspy.pipelines.sqlite.SqlitePipeline'])\n"
+        "    def start_requests(self):\n"
+        "        raise RuntimeError('must not run')\n"
+        "Shop().start()\n"
+    )
+    (folder / "shop.jsonl").write_text('{"table": "books", "data": {"title": "t"}}\n')
+    command = [
+        sys.executable,
+        "-m",
+        "netspy_scrapy.commands.retry",
+        "--items",
+        "--spider",
+        "shop.py",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    with sqlite3.connect(folder / "shop.db") as database:
+        assert database.execute("SELECT title FROM books").fetchall() == [("t",)]
+    assert not (folder / "shop.jsonl").exists()
