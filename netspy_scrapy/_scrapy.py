@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import signal
 import sys
 import threading
@@ -14,10 +15,10 @@ from scrapy.core.downloader import Slot
 from scrapy.pqueues import _path_safe
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
-from netspy_scrapy.exceptions import SpiderError
+from netspy_scrapy.exceptions import CutOffError, SpiderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from scrapy.settings import BaseSettings
+
+logger = logging.getLogger(__name__)
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
@@ -220,9 +223,11 @@ def restore_handlers(handlers: dict[int, Any]) -> None:
 
 
 def watch_downloads(
-    crawler: Crawler, done: Callable[[Request, Any], None]
+    crawler: Crawler, done: Callable[[Request, Any], None], refuses: Callable[[], bool]
 ) -> Callable[[Request, Exception], None]:
     """Call *done* with each request and what became of it, once the downloader is through with it.
+
+    While *refuses* says so, downloads fail with a CutOffError instead of starting.
 
     Returns a function that cuts a request off: the engine gets the exception at once, and whatever
     the download still brings goes nowhere.
@@ -233,22 +238,33 @@ def watch_downloads(
     assert engine is not None
     downloader: Any = engine.downloader
     fetch = downloader.fetch
-    under_way: dict[Request, Deferred[Any]] = {}
+    under_way: dict[Request, tuple[Deferred[Any], Deferred[Any]]] = {}
 
-    def finish(request: Request, result: Any) -> None:
-        outcome = under_way.pop(request, None)
-        if outcome is not None:
+    def finish(request: Request, outcome: Deferred[Any], result: Any) -> None:
+        if under_way.get(request, (None,))[0] is not outcome:
+            return  # it was cut off before
+        del under_way[request]
+        try:
             done(request, result)
+        finally:
             outcome.callback(result)
 
     def watched(request: Request, *args: Any) -> Deferred[Any]:
-        outcome: Deferred[Any] = Deferred()
-        under_way[request] = outcome
-        fetch(request, *args).addBoth(lambda result: finish(request, result))
+        if refuses():
+            inner = fail(CutOffError("the crawl is being stopped"))
+        else:
+            inner = maybeDeferred(fetch, request, *args)
+        outcome: Deferred[Any] = Deferred(lambda _: inner.cancel())
+        under_way[request] = (outcome, inner)
+        inner.addBoth(lambda result: finish(request, outcome, result))
         return outcome
 
+    def cut(request: Request, exception: Exception) -> None:
+        if request in under_way:
+            finish(request, under_way[request][0], _failure(exception))
+
     downloader.fetch = watched
-    return lambda request, exception: finish(request, _failure(exception))
+    return cut
 
 
 def _failure(exception: Exception) -> Any:
@@ -279,8 +295,12 @@ def start_is_exhausted(crawler: Crawler) -> bool:
     return engine is None or engine._start is None  # noqa: SLF001
 
 
-def leave_delays_to(crawler: Crawler, is_paced: Callable[[Request], bool]) -> None:
+def leave_pace_to(
+    crawler: Crawler, is_paced: Callable[[Request], bool], concurrency_of: Callable[[str], int]
+) -> None:
     """Make download slots keep their delay only for requests that nobody else has paced.
+
+    Their concurrency is what *concurrency_of* says of the domain; 0: no limit.
 
     Their attributes stay as they are, for AutoThrottle and whoever else reads or writes them.
     ``DOWNLOAD_SLOTS`` is looked up by domain, then by host name.
@@ -298,12 +318,19 @@ def leave_delays_to(crawler: Crawler, is_paced: Callable[[Request], bool]) -> No
                 return 0.0
             return float(super().download_delay())
 
-    get_slot = downloader._get_slot  # noqa: SLF001
+    get_slot = getattr(downloader, "_get_slot", None)
+    if get_slot is None:
+        logger.warning(
+            "%s has no slots of Scrapy's kind: it keeps to its own delays and limits",
+            type(downloader).__name__,
+        )
+        return
 
     def paced_slot(request: Request, *args: Any) -> Any:
         key, slot = get_slot(request, *args)
         if type(slot) is Slot:
             slot.__class__ = PacedSlot
+            slot.concurrency = concurrency_of(key) or sys.maxsize
         return key, slot
 
     downloader._get_slot = paced_slot  # noqa: SLF001
@@ -317,23 +344,20 @@ class _ByHost(dict[str, Any]):
         return super().get(key) or super().get(key.partition(":")[0], default)
 
 
-def lift_domain_limit(crawler: Crawler) -> None:
-    """Let a download slot take any number of requests; Scrapy takes 0 to mean none at all."""
-    engine = engine_of(crawler)
-    assert engine is not None
-    engine.downloader.domain_concurrency = sys.maxsize
+def slot_delay(crawler: Crawler, key: str, *, with_start: bool) -> float | None:
+    """Return the delay of a download slot, which extensions may have changed.
 
-
-def slot_delay(crawler: Crawler, key: str) -> float | None:
-    """Return the delay of a download slot, which AutoThrottle changes; None: there is no slot."""
+    Where there is no slot yet, None, or *with_start* the delay that AutoThrottle starts with.
+    """
     engine = engine_of(crawler)
     if engine is None:
         return None
-    slot = engine.downloader.slots.get(key)
+    slot = getattr(engine.downloader, "slots", {}).get(key)
     if slot is not None:
         return float(slot.delay)
-    # Before there is a slot AutoThrottle's start delay is with the downloader, or, below Scrapy
-    # 2.19, with the spider.
+    if not with_start:
+        return None
+    # It is with the downloader, or, below Scrapy 2.19, with the spider.
     delay = getattr(engine.downloader, "_delay", None)
     return float(getattr(crawler.spider, "download_delay", 0.0) if delay is None else delay)
 

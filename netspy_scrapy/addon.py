@@ -16,7 +16,6 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
-from netspy_scrapy.downloadermiddlewares.failure import FinalFailureMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.exceptions import ConfigError, HookError
@@ -60,8 +59,6 @@ logger = logging.getLogger(__name__)
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
-#: Next to the engine: the last to see a download that failed.
-_FAILURE_ORDER = 1
 #: Before Scrapy's own middlewares, which fill in headers and cookies.
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
@@ -124,7 +121,6 @@ class Addon:
                 "RetryMiddleware is switched off in DOWNLOADER_MIDDLEWARES: StatusPolicyMiddleware "
                 "is not installed, so RETRY_STATUS_CODES, Retry-After and RETRY_BACKOFF do nothing"
             )
-        _add(settings, name, FinalFailureMiddleware, _FAILURE_ORDER)
         robots = RobotsSettings.from_settings(settings)
         policies = PolitenessSettings.from_settings(settings).policies
         if (robots.obey or policies.any_obeys_robots) and not _replace(
@@ -146,7 +142,9 @@ class Addon:
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
-            if not _is_ours(settings["SCHEDULER"], Scheduler):
+            if _is_kind_of(settings["SCHEDULER"], Scheduler):
+                self._install_queue(settings)
+            else:
                 self.notes.append(
                     f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
                     "(Retry-After, backoff, netspy_delay) wait in a download slot, and what is "
@@ -167,7 +165,7 @@ class Addon:
     def _install_queue(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER_PRIORITY_QUEUE"):
             queue = settings["SCHEDULER_PRIORITY_QUEUE"]
-            if not _is_ours(queue, ReadyQueue):
+            if not _is_kind_of(queue, ReadyQueue):
                 self.notes.append(
                     f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest "
                     "(Retry-After, backoff, circuit), and one that waits holds download slots"
@@ -285,6 +283,11 @@ def _replace(settings: BaseSettings, name: str, old: type, new: type, order: int
     place = places[-1] if places else order
     settings.set(name, {**kept, **off, new: place}, settings.getpriority(name) or 0)
     return True
+
+
+def _is_kind_of(one: Any, cls: type) -> bool:
+    # issubclass() would ask Scrapy's metaclass, which takes all that looks like a scheduler.
+    return cls in getattr(load_object(one), "__mro__", ())
 
 
 def _is_ours(one: Any, cls: type) -> bool:

@@ -48,9 +48,6 @@ class CrawlContext:
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 
-        self.is_cut = False
-        """Whether the time after a stop is over: what is not done goes back to the queue."""
-
     def owns(self, request: Request) -> bool:
         """Tell whether the crawl answers for *request*, rather than the code that awaits it."""
         return not self.has_scheduler or request in self.from_scheduler
@@ -111,7 +108,7 @@ class CrawlContext:
     @cached_property
     def politeness(self) -> Politeness:
         """What is kept to at each domain."""
-        return Politeness(self.crawler)
+        return Politeness(self)
 
     @cached_property
     def intake(self) -> Intake:

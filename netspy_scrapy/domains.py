@@ -226,6 +226,8 @@ class DomainRegistry:
         now = self.clock()
         if now < state.open_until:
             return
+        if not state.pace.failure_threshold:
+            return
         state.failures += 1
         self.troubled.add(state.name)
         threshold = state.pace.failure_threshold

@@ -67,5 +67,5 @@ class Failures:
         stats = self._context.stats
         stats.inc_value(keys.DROPS)
         stats.inc_value(keys.DROPS_BY_CAUSE.format(cause=cause))
-        logger.info("Dropped: %s: %s", shown(request), reason,
+        logger.info("Dropped: %s: %s", shown(request), without_credentials(reason, request),
                     extra={"spider": self._context.crawler.spider})  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import scrapy
 from scrapy import signals
+from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.httpobj import urlparse_cached
 from twisted.python.failure import Failure
 
@@ -17,7 +18,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import signals as our_signals
 from netspy_scrapy import stats as keys
 from netspy_scrapy.domains import DomainRegistry, DomainState
-from netspy_scrapy.exceptions import CutOffError
+from netspy_scrapy.exceptions import CutOffError, HookError
 from netspy_scrapy.robots import Robots, origin_of
 from netspy_scrapy.settings import PolitenessSettings, RobotsSettings
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
 
+    from netspy_scrapy.context import CrawlContext
     from netspy_scrapy.scheduling.queue import ReadyQueue
 
 logger = logging.getLogger(__name__)
@@ -43,8 +45,9 @@ class Politeness:
     may go.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
+    def __init__(self, context: CrawlContext) -> None:
+        self._context = context
+        crawler = self._crawler = context.crawler
         self.settings = PolitenessSettings.from_settings(crawler.settings, crawler.spidercls)
         self.registry = DomainRegistry(
             pace_of=self.settings.pace_of, half_open=self.settings.half_open
@@ -57,6 +60,11 @@ class Politeness:
         wanted = robots.obey or self.settings.policies.any_obeys_robots
         self.robots = Robots(robots, stats, self.registry.clock) if wanted else None
         self._robots_waiters: dict[str, list[asyncio.Future[None]]] = {}
+        """Who waits for a robots.txt that was fetched past the queue."""
+        self._robots_queued: set[str] = set()
+        """Origins whose robots.txt the queue has handed out, and not heard of yet."""
+        self.is_cut = False
+        """Whether the time after a stop is over: what is not done goes back to the queue."""
         self.held: set[str] = set()
         """Domains that wait for something other than time: their robots.txt."""
         self._queues: list[ReadyQueue] = []
@@ -98,14 +106,21 @@ class Politeness:
         """Tell *queue* from now on when a domain may have become ready."""
         self._queues.append(queue)
 
-    def start(self, request: Request, state: DomainState) -> None:
-        """Note that a queue handed out *request*."""
-        if self._auto_throttle:
-            delay = _scrapy.slot_delay(self._crawler, state.name)
-            if delay is not None:
-                self.registry.set_slot_delay(state, delay)
+    def start(self, request: Request, state: DomainState) -> Request:
+        """Note that a queue hands out *request*; return it, or a copy if it is under way."""
+        delay = _scrapy.slot_delay(self._crawler, state.name, with_start=self._auto_throttle)
+        if delay is not None and (
+            self._auto_throttle or delay != self.settings.slot_delay_of(state.name)
+        ):
+            # AutoThrottle, or some other extension, steers the slot. It may slow down further than
+            # a policy asks for, and not speed up beyond it.
+            policy = self.settings.policies.of(state.name).delay
+            self.registry.set_slot_delay(state, max(delay, policy or 0.0))
         self.registry.start(state)
+        if request in self._in_flight:
+            request = request.copy()
         self._in_flight[request] = state
+        return request
 
     def is_paced(self, request: Request) -> bool:
         """Tell whether a queue handed out *request*, and so kept its delay."""
@@ -133,7 +148,7 @@ class Politeness:
     # robots.txt ----------------------------------------------------------------------------------
     def obeys_robots(self, request: Request) -> bool:
         """Tell whether robots.txt counts for *request*."""
-        if self.robots is None or "dont_obey_robotstxt" in request.meta:
+        if self.robots is None or request.meta.get("dont_obey_robotstxt"):
             return False
         policies = self.settings.policies
         policy = policies.of(self.state_of(request).name).robots if policies else None
@@ -145,8 +160,9 @@ class Politeness:
         if self.robots is None or not self.obeys_robots(request):
             return None
         origin = origin_of(request)
-        if self.robots.rules_of(origin) is not None or origin in self.robots.pending:
+        if self.robots.rules_of(origin) is not None or origin in self._robots_queued:
             return None
+        self._robots_queued.add(origin)
         self.held.add(request.meta[metakeys.DOMAIN])
         robots = self.robots.request(origin)
         robots.meta[metakeys.HOLDS] = request.meta[metakeys.DOMAIN]
@@ -171,28 +187,38 @@ class Politeness:
     async def fetch_robots(
         self, origin: str, download: Callable[[Crawler, Request], Coroutine[Any, Any, Any]]
     ) -> None:
-        """Fetch the robots.txt of *origin* for requests that no queue handed out, once for all."""
+        """Fetch the robots.txt of *origin* for requests that no queue handed out, once for all.
+
+        It does not wait for one that the queue fetches: that may wait for the very download slots
+        which these requests hold.
+        """
         assert self.robots is not None
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._robots_waiters.setdefault(origin, []).append(waiter)
-        if origin not in self.robots.pending:
+        waiters = self._robots_waiters.get(origin)
+        if waiters is not None:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiters.append(waiter)
+            await waiter
+            return
+        self._robots_waiters[origin] = []
+        known = self.robots.rules_of(origin)
+        try:
             with suppress(Exception):  # the middleware has taken in what came of it
                 await download(self._crawler, self.robots.request(origin))
-            if not waiter.done():
+            if self.robots.rules_of(origin) is known:
                 self.learn_robots_error(origin, "it was not answered")
-        await waiter
+        finally:
+            for one in self._robots_waiters.pop(origin):
+                if not one.done():
+                    one.set_result(None)
 
     def _robots_known(self, origin: str) -> None:
         assert self.robots is not None
         domain = origin.partition("://")[2]
         self.registry.set_crawl_delay(self.registry.get(domain), self.robots.crawl_delay(origin))
-        for waiter in self._robots_waiters.pop(origin, ()):
-            if not waiter.done():
-                waiter.set_result(None)
 
     def handled(self, response: Response) -> None:
         """Note that the callback of *response* is done: its domain is well."""
-        if self.registry.troubled and response.request is not None:
+        if self.registry.troubled and response.request and "cached" not in response.flags:
             self.registry.succeeded(self.state_of(response.request))
 
     # What happens to domains ---------------------------------------------------------------------
@@ -229,13 +255,21 @@ class Politeness:
 
     # Scrapy --------------------------------------------------------------------------------------
     def _spider_opened(self) -> None:
-        self._cut_off = _scrapy.watch_downloads(self._crawler, self._done)
-        _scrapy.leave_delays_to(self._crawler, self.is_paced)
-        if self.settings.no_limit:
-            _scrapy.lift_domain_limit(self._crawler)
+        # The spider's own attributes may have been set when it was made.
+        settings = self._crawler.settings
+        self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
+        self.registry.pace_of = self.settings.pace_of
+        self._cut_off = _scrapy.watch_downloads(self._crawler, self._done, lambda: self.is_cut)
+        _scrapy.leave_pace_to(
+            self._crawler, self.is_paced, lambda name: self.registry.get(name).pace.concurrency
+        )
 
     def cut(self) -> int:
-        """Cut off what is being downloaded; requests of the queue go back. Return how many."""
+        """Cut off what is being downloaded; requests of the queue go back. Return how many.
+
+        Nothing is downloaded from then on.
+        """
+        self.is_cut = True
         requests = _scrapy.requests_under_way(self._crawler)
         for request in requests:
             self._cut_off(request, CutOffError("the crawl is being stopped"))
@@ -247,15 +281,54 @@ class Politeness:
             self.registry.finish(state)
             if isinstance(result, Failure) and isinstance(result.value, CutOffError):
                 _scrapy.put_back(self._crawler, request)
-        origin = request.meta.get(metakeys.ROBOTS)
-        if origin is not None and not isinstance(result, scrapy.Request):
-            assert self.robots is not None
-            if origin in self.robots.pending:  # some other middleware answered or refused it
-                self.learn_robots_error(origin, "it was not answered")
-            domain = request.meta.get(metakeys.HOLDS)
-            if domain is not None:
-                self.held.discard(domain)
-                self._reconsider(domain)
+        if isinstance(result, Failure):
+            assert result.value is not None
+            self._record_failure(request, result.value)
+        if metakeys.ROBOTS in request.meta and metakeys.HOLDS in request.meta:
+            if isinstance(result, scrapy.Request):
+                # A redirect: in the next turn of the loop the queue has it, if nobody refused it.
+                asyncio.get_running_loop().call_soon(self._check_redirect, request)
+            else:
+                self._robots_settled(request)
+
+    def _check_redirect(self, request: Request) -> None:
+        origin = request.meta[metakeys.ROBOTS]
+        queued = any(queue.has_robots(origin) for queue in self._queues)
+        under_way = any(one.meta.get(metakeys.ROBOTS) == origin for one in self._in_flight)
+        if not queued and not under_way and origin in self._robots_queued:
+            self._robots_settled(request)
+
+    def _robots_settled(self, request: Request) -> None:
+        """Let the requests go that waited for a robots.txt of the queue."""
+        assert self.robots is not None
+        origin = request.meta[metakeys.ROBOTS]
+        self._robots_queued.discard(origin)
+        if self.robots.rules_of(origin) is None:  # some other middleware answered or refused it
+            self.learn_robots_error(origin, "it was not answered")
+        domain = request.meta[metakeys.HOLDS]
+        self.held.discard(domain)
+        self._reconsider(domain)
+
+    def _record_failure(self, request: Request, exception: BaseException) -> None:
+        """Count and dump a download that failed for good; its errback gets the failure next.
+
+        Every middleware had its chance to rescue it. Requests that user code awaits itself are
+        that code's affair.
+        """
+        with suppress(AttributeError):
+            exception.netspy_download_failed = True  # type: ignore[attr-defined]
+        context = self._context
+        robots = metakeys.ROBOTS in request.meta
+        if robots or isinstance(exception, CutOffError) or not context.owns(request):
+            return
+        name = type(exception).__name__
+        text = str(exception)
+        if isinstance(exception, IgnoreRequest):
+            context.failures.drop(request, getattr(exception, "cause", name), text or name)
+            return
+        unwell = isinstance(exception, context.retry_settings.exceptions)
+        unwell = unwell and not isinstance(exception, HookError)
+        context.failures.fail(request, name, f"{name}: {text}" if text else name, unwell=unwell)
 
     def _spider_closed(self) -> None:
         if self._timer is not None:

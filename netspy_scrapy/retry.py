@@ -35,12 +35,14 @@ def claim_budget(request: Request, crawler: Crawler) -> None:
         return
     page = fingerprint(request, crawler)
     redirects = len(meta.get("redirect_urls", ()))
+    times = meta["retry_times"]
     owner = meta.get(metakeys.RETRY_OWNER)
-    if owner is not None and owner[0] != page and redirects <= owner[1]:
+    # Who counted on, for whatever URL, means it (get_retry_request of a changed request).
+    if owner is not None and owner[0] != page and redirects <= owner[1] and times <= owner[2]:
         del meta["retry_times"]
         del meta[metakeys.RETRY_OWNER]
     else:
-        meta[metakeys.RETRY_OWNER] = [page, redirects]
+        meta[metakeys.RETRY_OWNER] = [page, redirects, times]
 
 
 def fingerprint(request: Request, crawler: Crawler) -> str:
@@ -73,11 +75,19 @@ class Retrier:
             times = self._settings_of(request).times
         return bool(meta.get("retry_times", 0) < times)
 
-    def wait(self, request: Request, cause: str | int, response: Response | None = None) -> Wait:
+    def wait(
+        self,
+        request: Request,
+        cause: str | int,
+        response: Response | None = None,
+        *,
+        rests: bool = True,
+    ) -> Wait:
         """Return how long the next attempt has to wait; the whole domain rests as long.
 
-        Waiting alone would not help: the others would go on asking a site that wants to be left
-        alone. A mere SPIDER_RETRY_INTERVAL concerns the request only.
+        With *rests* False it does not: what went wrong says nothing about the site. Waiting alone
+        would not help: the others would go on asking a site that wants to be left alone. A mere
+        SPIDER_RETRY_INTERVAL concerns the request only.
         """
         asked = None
         if response is not None and response.status in RETRY_AFTER_STATUSES:
@@ -89,7 +99,7 @@ class Retrier:
             retry_after=asked,
             uniform=random.uniform,
         )
-        if wait.seconds > 0 and (asked is not None or settings.backoff > 0):
+        if wait.seconds > 0 and rests and (asked is not None or settings.backoff > 0):
             why = f"Retry-After: {asked:g}" if asked is not None else "backoff"
             politeness = self._context.politeness
             politeness.registry.rest(politeness.state_of(request), wait.seconds, f"{cause}, {why}")
@@ -139,7 +149,7 @@ class Retrier:
             self._hook(crawler.spider, again, response, exception)
         # After the hook, which may have changed the URL, and so the page.
         redirects = len(again.meta.get("redirect_urls", ()))
-        again.meta[metakeys.RETRY_OWNER] = [fingerprint(again, crawler), redirects]
+        again.meta[metakeys.RETRY_OWNER] = [fingerprint(again, crawler), redirects, retry_times]
         if seconds > 0:
             again.meta[metakeys.DELAY] = seconds
         stats = self._context.stats

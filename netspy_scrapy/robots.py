@@ -40,6 +40,8 @@ ERROR_TTL = 60.0
 MAX_RULES = 250_000
 #: Rules with a wildcard that are read; every page of the origin is held against each of them.
 MAX_PATTERNS = 10_000
+#: Origins from which on those whose rules are old are forgotten.
+_KEPT = 1000
 #: Redirects that are followed (RFC 9309 2.3.1.2).
 _REDIRECTS = 5
 
@@ -90,6 +92,10 @@ class Robots:
         """Return the rules of *origin*; None: they have to be fetched."""
         rules = self._rules.get(origin)
         return None if rules is None or rules.expires <= self._clock() else rules
+
+    def knows(self, origin: str) -> bool:
+        """Tell whether there are rules of *origin*, be they old."""
+        return origin in self._rules
 
     def request(self, origin: str) -> Request:
         """Return the request that fetches the robots.txt of *origin*."""
@@ -170,6 +176,10 @@ class Robots:
         return self._clock() + ttl if ttl > 0 else math.inf
 
     def _set(self, origin: str, rules: Rules) -> None:
+        if len(self._rules) >= _KEPT and origin not in self._rules:
+            now = self._clock()
+            self._rules = {one: old for one, old in self._rules.items() if old.expires > now}
+            self._warned &= self._rules.keys()
         self._rules[origin] = rules
         request = self.pending.pop(origin, None)
         if request is not None:  # the downloader has written its User-Agent into it

@@ -397,15 +397,13 @@ class PolitenessSettings:
     pace: Pace
     """Of domains that nothing else is said of."""
     half_open: bool
-    no_limit: bool
-    """Whether CONCURRENT_REQUESTS_PER_DOMAIN is 0."""
     slots: dict[str, dict[str, Any]] = field(repr=False)
     """DOWNLOAD_SLOTS."""
     policies: DomainPolicies = field(repr=False)
 
     @classmethod
     def from_settings(
-        cls, settings: BaseSettings, spider: type[Spider] | None = None
+        cls, settings: BaseSettings, spider: Spider | type[Spider] | None = None
     ) -> PolitenessSettings:
         """Read the pace of a crawl; *spider* may have Scrapy's older attributes for it."""
         concurrency = read_int(settings, "CONCURRENT_REQUESTS_PER_DOMAIN")
@@ -427,20 +425,26 @@ class PolitenessSettings:
                 cooldown=read_number(settings, "CIRCUIT_COOLDOWN", unit="seconds"),
             ),
             half_open=read_bool(settings, "NETSPY_CIRCUIT_HALF_OPEN"),
-            no_limit=concurrency == 0,
             slots=settings.getdict("DOWNLOAD_SLOTS"),
             policies=DomainPolicies.from_settings(settings),
         )
+
+    def slot_delay_of(self, domain: str) -> float:
+        """Return the delay that Scrapy gives a new slot of *domain*."""
+        slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
+        return float(slot.get("delay", self.pace.delay))
 
     def pace_of(self, domain: str) -> Pace:
         """Return the pace of *domain*: its policy, else its DOWNLOAD_SLOTS entry, else all's."""
         pace = self.pace
         slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
         policy = self.policies.of(domain)
-        jitter = slot.get("jitter", 0.5 if slot.get("randomize_delay", pace.jitter) else 0.0)
+        jitter = slot.get("jitter")
+        if jitter is None and "randomize_delay" in slot:
+            jitter = 0.5 if slot["randomize_delay"] else 0.0
         return Pace(
             delay=_first(policy.delay, slot.get("delay"), pace.delay),
-            jitter=_first(policy.jitter, jitter if slot else None, pace.jitter),
+            jitter=_first(policy.jitter, jitter, pace.jitter),
             concurrency=_first(policy.concurrency, slot.get("concurrency"), pace.concurrency),
             failure_threshold=_first(policy.circuit_threshold, pace.failure_threshold),
             cooldown=_first(policy.circuit_cooldown, pace.cooldown),

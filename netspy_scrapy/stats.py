@@ -20,7 +20,7 @@ UNFINISHED_DUMPED = "netspy/requests/unfinished_dumped"
 REQUESTS_DUMPED = "netspy/requests/dumped"
 #: Requests that could be neither queued nor dumped, or whose dump line could not be written.
 REQUESTS_LOST = "netspy/requests/lost"
-#: Requests whose retry waited in the scheduler, and the longest wait in seconds.
+#: Requests that had to wait in the scheduler.
 REQUESTS_DELAYED = "netspy/requests/delayed"
 #: Items that were admitted to the sinks, skipped as duplicates, or refused before any sink.
 ITEMS = "netspy/items"

@@ -15,7 +15,6 @@ from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 import netspy_scrapy as mw
 from netspy_scrapy.addon import Addon
 from netspy_scrapy.dedup.request_filter import RequestFilter
-from netspy_scrapy.downloadermiddlewares.failure import FinalFailureMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
@@ -70,7 +69,6 @@ def test_scrapys_retry_and_httperror_are_replaced(caplog: Any) -> None:
 
     downloader = chain(settings, "DOWNLOADER_MIDDLEWARES")
     assert downloader["StatusPolicyMiddleware"] == 550
-    assert downloader["FinalFailureMiddleware"] == 1
     assert "RetryMiddleware" not in downloader
     assert "FacadeMiddleware" not in downloader
     spider = chain(settings, "SPIDER_MIDDLEWARES")
@@ -278,7 +276,7 @@ def test_netspy_pipelines_become_ours() -> None:
 
 def test_single_middlewares_work_without_the_add_on() -> None:
     """Each component can be put into a project alone."""
-    for cls in (StatusPolicyMiddleware, FinalFailureMiddleware, OutcomeMiddleware):
+    for cls in (StatusPolicyMiddleware, OutcomeMiddleware):
         crawler = Crawler(Plain, Settings({"TWISTED_REACTOR_ENABLED": True}))
         crawler.stats = crawler.settings["STATS_CLASS"]  # type: ignore[assignment]
         assert cls.from_crawler(crawler)

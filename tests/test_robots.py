@@ -487,6 +487,8 @@ def hostile(name: str) -> bytes:
         "agents": [b"user-agent:%d" % (n % 20_000) for n in range(count)],
         "agents by rules": [b"user-agent:%d" % n for n in range(30_000)]
         + [b"allow:/%d" % n for n in range(30_000)],
+        "few agents by rules": [b"user-agent:%d" % n for n in range(1000)]
+        + [b"allow:/%d" % n for n in range(50_000)],
         "agents by rules, apart": [b"user-agent:%d\n#\nhost:x\nword" % n for n in range(20_000)]
         + [b"allow:/%d" % n for n in range(30_000)],
     }[name]
@@ -499,7 +501,7 @@ def hostile(name: str) -> bytes:
     [
         ("newlines", False), ("crawl-delays", False), ("patterns", True), ("other patterns", True),
         ("one long pattern", False), ("paths", False), ("groups", False), ("agents", True),
-        ("agents by rules", True), ("agents by rules, apart", True),
+        ("agents by rules", True), ("few agents by rules", True), ("agents by rules, apart", True),
     ],
 )  # fmt: skip
 def test_a_hostile_file_costs_little(name, warned, caplog):
@@ -520,18 +522,17 @@ def test_a_hostile_file_costs_little(name, warned, caplog):
     assert sum("*a" in line for line in text.splitlines()) <= MAX_PATTERNS
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["user-agent: {}", "User Agent {}", "useragent:{} #", "user-agent:", "allow: /{}",
-             "disallow /{}", "disallow:", "#", "words", "host: x", "sitemap: y", "other: z",
-             "crawl-delay: 5", "crawl-delay: x", ""]
-        ),
-        max_size=60,
-    )
+MIXED = st.sampled_from(
+    ["user-agent: {}", "User Agent {}", "useragent:{} #", "user-agent:", "allow: /{}",
+     "disallow /{}", "disallow:", "#", "words", "host: x", "sitemap: y", "other: z",
+     "crawl-delay: 5", "crawl-delay: x", ""]
 )  # fmt: skip
-def test_rules_are_counted_as_the_parser_multiplies_them(lines):
+
+
+@given(st.lists(st.tuples(MIXED, st.integers(1, 8)), max_size=20))
+def test_rules_are_counted_as_the_parser_multiplies_them(runs):
     """However agents, rules and other lines are mixed, no more rules are held than the limit."""
+    lines = [line for line, count in runs for _ in range(count)]
     text = "\n".join(line.format(number) for number, line in enumerate(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_RULES", 20)

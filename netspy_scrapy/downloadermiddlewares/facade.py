@@ -155,7 +155,7 @@ class FacadeMiddleware:
                     given.meta.setdefault(key, request.meta[key])
             _scrapy.become(request, spider.netspy_seal(given))
         else:
-            request.seal(self._crawler.spider)
+            request.seal(self._crawler.spider, restart=False)
 
     # Headers -------------------------------------------------------------------------------------
     def _prepare(self, request: Request) -> None:

@@ -51,7 +51,11 @@ class RobotsMiddleware:
         if not self._politeness.obeys_robots(request):
             return None
         origin = origin_of(request)
-        if self._robots.rules_of(origin) is None and not self._politeness.is_paced(request):
+        # Of the queue's own, even rules that are old by now were looked at before it was let go.
+        known = self._robots.knows(origin)
+        if not known or (
+            self._robots.rules_of(origin) is None and not self._politeness.is_paced(request)
+        ):
             return self._fetch_then_judge(request, origin)
         self._judge(request, origin)
         return None

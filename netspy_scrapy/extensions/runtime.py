@@ -88,7 +88,6 @@ class Runtime:
             self._later(self._settings.stop_timeout, self._cut)
 
     def _cut(self) -> None:
-        self._context.is_cut = True
         count = self._context.politeness.cut()
         if count:
             logger.warning(

@@ -34,6 +34,9 @@ _WITHOUT_EFFECT: dict[str, Any] = {
     "render": False, "auto_request": True, "impersonate": None, "verify": True, "cert": None,
 }  # fmt: skip
 
+#: The keywords that make URL and body.
+_URL_AND_BODY = ("params", "data", "json", "content")
+
 #: What a redirect leaves in meta; a request that goes out anew starts without it.
 _REDIRECT_META = ("redirect_times", "redirect_ttl", "redirect_urls", "redirect_reasons")
 
@@ -60,6 +63,7 @@ class Request(scrapy.Request):
         *(name for name in scrapy.Request.attributes if name != "priority"),
         "scrapy_priority",
         "given_url",
+        "given_method",
         "requests_kwargs",
         "download_midware",
         "use_session",
@@ -70,6 +74,8 @@ class Request(scrapy.Request):
     _sealed = False
     _core_priority = 0
     _invalid: str | None = None
+    _seen_by_hook: str | None = None
+    """What a hook found, to see what it changed; None: no hook has it."""
 
     def __init__(
         self,
@@ -98,6 +104,7 @@ class Request(scrapy.Request):
         flags: list[str] | None = None,
         scrapy_priority: int | None = None,
         given_url: str | None = None,
+        given_method: str | None = None,
         requests_kwargs: dict[str, Any] | None = None,
         custom: dict[str, Any] | None = None,
         **others: Any,
@@ -124,6 +131,7 @@ class Request(scrapy.Request):
         self.callback = cast("Any", callback)
         self.errback = cast("Any", errback)
         self.given_url = given_url if self._sealed else url
+        self.given_method = given_method or self.method
         self.requests_kwargs: dict[str, Any] = dict(requests_kwargs or {})
         for name in HTTP_KEYWORDS & others.keys():
             self.requests_kwargs[name] = others.pop(name)
@@ -233,9 +241,11 @@ class Request(scrapy.Request):
         ]
 
     # Between spider and core ---------------------------------------------------------------------
-    def seal(self, spider: Spider | None = None) -> Self:
+    def seal(self, spider: Spider | None = None, *, restart: bool = True) -> Self:
         """Put what the spider wrote into effect, and show Scrapy's values from now on.
 
+        A request that was redirected and is yielded again starts anew where it started; with
+        *restart* False (after a hook) it goes on from where it is, save for what the hook changed.
         Raises :exc:`RequestError` if it cannot be sent. Sealing twice changes nothing.
         """
         if self._sealed:
@@ -251,20 +261,33 @@ class Request(scrapy.Request):
         headers: Any = self.headers
         if not isinstance(headers, Headers):  # request.headers = {...}, below Scrapy 2.19
             self.headers = Headers(headers)
-        if kwargs or self.meta.get("redirect_urls"):
-            self._apply(kwargs)
+        redirected = restart and bool(self.meta.get("redirect_urls"))
+        if redirected:
+            # netspy fetches the page anew from where it started.
+            for key in _REDIRECT_META:
+                self.meta.pop(key, None)
+        if kwargs or redirected:
+            self._apply(kwargs, redirected=redirected)
         self._sealed = True
         return self
 
     def unseal(self) -> None:
         """Show the spider's values again, for a hook that may change the request in place."""
         self._sealed = False
+        self._seen_by_hook = self._where_and_what()
 
     def unsealed(self) -> Self:
         """Return this request as the spider is to see it: a new object that shares its meta."""
         other = _scrapy.shallow_copy(self)
-        other.unseal()
+        other.__dict__.update(_sealed=False, _seen_by_hook=None)
+        if other.meta.get("redirect_urls"):
+            other.method = other.given_method  # a redirect may have made a GET of it
         return other
+
+    def _where_and_what(self) -> str:
+        """Return all that decides on URL and body, so that a change can be seen."""
+        kwargs = self.requests_kwargs
+        return repr((self.given_url, *(kwargs.get(name) for name in _URL_AND_BODY)))
 
     def to_dict(self, *, spider: Spider | None = None) -> dict[str, Any]:
         """Return the request's data; see :meth:`scrapy.Request.to_dict`."""
@@ -289,22 +312,20 @@ class Request(scrapy.Request):
             return cls(*args, **{key: value for key, value in kwargs.items() if key != "cls"})
         new = super().replace(*args, **kwargs)
         if not self._sealed and isinstance(new, Request):
-            new.unseal()
+            new.__dict__["_sealed"] = False
             if "url" in kwargs:
                 new.given_url = kwargs["url"]
         return new
 
-    def _apply(self, kwargs: dict[str, Any]) -> None:
-        redirected = self.meta.get("redirect_urls")
-        if redirected:
-            # netspy fetches the page anew from where it started.
-            for key in _REDIRECT_META:
-                self.meta.pop(key, None)
+    def _apply(self, kwargs: dict[str, Any], *, redirected: bool) -> None:
         url = self.given_url or super().url
-        if kwargs.get("params") is not None or redirected:
+        is_new = self._seen_by_hook is None or self._seen_by_hook != self._where_and_what()
+        if is_new and (kwargs.get("params") is not None or redirected):
             _scrapy.set_url(self, url_with_params(url, kwargs.get("params")))
         self._apply_headers(kwargs)
-        if any(kwargs.get(name) is not None for name in ("data", "json", "content", "files")):
+        if is_new and any(
+            kwargs.get(name) is not None for name in ("data", "json", "content", "files")
+        ):
             body, kind = encode_body(
                 data=kwargs.get("data"),
                 json_=kwargs.get("json"),

@@ -9,7 +9,7 @@ from scrapy.utils.python import global_object_name
 
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import UpdateNotSupportedError
-from netspy_scrapy.pipelines.batcher import Batcher, call
+from netspy_scrapy.pipelines.batcher import Batcher, after, call
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -112,18 +112,23 @@ class BasePipeline:
 
     def process_item(self, item: Any) -> Any:
         """Take the item; the answer has to be awaited only while the sink is full."""
-        row = CrawlContext.of(self.crawler).intake.row_for(self, item)
-        if row is None:
-            return item
-        waiting = self.take(row)
-        return item if waiting is None else _after(waiting, item)
+        intake = CrawlContext.of(self.crawler).intake
+        row = intake.row_for(self, item)
+        waits = intake.take_waits()
+        if row is not None:
+            waiting = self.take(row)
+            if waiting is not None:
+                waits.append(waiting)
+        return after(waits, item) if waits else item
 
     async def close_spider(self) -> None:
         """Write what is left and close the sink."""
         try:
-            await self.batcher.close()
-            if self._is_first:
-                await CrawlContext.of(self.crawler).intake.close_extra_sinks()
+            try:
+                await self.batcher.close()
+            finally:
+                if self._is_first:
+                    await CrawlContext.of(self.crawler).intake.close_extra_sinks()
         finally:
             await call(self.close)
 
@@ -133,8 +138,3 @@ class BasePipeline:
         if row.update_keys is not None and not self.supports_update:
             return self.batcher.refuse(row, f"{self.name} stores new rows only")
         return self.batcher.accept(row)
-
-
-async def _after(waiting: Any, item: Any) -> Any:
-    await waiting
-    return item

@@ -362,8 +362,18 @@ def refused_rows(answer: Any, count: int, what: str) -> Refused:
     means all; None does not say that the rows are stored, so they count as refused.
     """
     if isinstance(answer, dict):
+        outside = [position for position in answer if not 0 <= int(position) < count]
+        if outside:
+            raise ValueError(f"{what} refused row {outside[0]} of a batch of {count}")
         return {int(position): str(reason) for position, reason in answer.items()}
     if answer:
         return {}
     reason = f"{what} returned {answer!r}" + ("" if answer is False else ", not True")
     return dict.fromkeys(range(count), reason)
+
+
+async def after(waits: list[Any], item: Any) -> Any:
+    """Return *item* once every sink that is full has room again."""
+    for waiting in waits:
+        await waiting
+    return item

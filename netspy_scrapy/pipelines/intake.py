@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from itemadapter import is_item
+from scrapy import signals
 from scrapy.exceptions import DropItem
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
@@ -15,9 +16,12 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy import stats as keys
 from netspy_scrapy.exceptions import UpdateKeyError
 from netspy_scrapy.items import Item, UpdateItem, fields_of, table_name_of
+from netspy_scrapy.pipelines.batcher import after
 from netspy_scrapy.pipelines.rows import Row, Settlement, fingerprint, snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from scrapy.crawler import Crawler
     from scrapy.statscollectors import StatsCollector
     from typing_extensions import Self
@@ -55,7 +59,11 @@ class Intake:
         self._sinks: list[BasePipeline] = []
         self._extra: dict[str, BasePipeline] = {}
         self._dumping: Batcher | None = None
+        self._waits: list[Awaitable[None]] = []
         self._reread: frozenset[BasePipeline] | None = None
+        if item_filter is not None:
+            crawler.signals.connect(self._abandoned, signals.item_dropped)
+            crawler.signals.connect(self._abandoned, signals.item_error)
 
     @property
     def sinks(self) -> list[BasePipeline]:
@@ -82,6 +90,7 @@ class Intake:
     def row_for(self, sink: BasePipeline, item: Any) -> Row | None:
         """Return *item* as the row that *sink* is to store, or None if it owes it nothing."""
         if sink is self._sinks[0]:
+            _current.set(None)
             row = self.admit(item)
             _current.set(row)
         else:
@@ -90,14 +99,29 @@ class Intake:
                 row = self._reread_row(row, item)
         if row is None or (row.route is not None and sink.path not in row.route):
             return None
+        if row.settlement is not None:
+            row.settlement.handed += 1
         return row
+
+    def _abandoned(self) -> None:
+        """Settle for the sinks that will not see an item: a pipeline between dropped it."""
+        row = _current.get()
+        if row is not None and row.settlement is not None:
+            row.settlement.abandon()
 
     async def close_extra_sinks(self) -> None:
         """Close the sinks that only items named."""
-        for sink in self._extra.values():
-            await sink.close_spider()
+        failures = []
+        closing = [sink.close_spider for sink in self._extra.values()]
         if self._dumping is not None:
-            await self._dumping.close()
+            closing.append(self._dumping.close)
+        for close in closing:
+            try:
+                await close()
+            except Exception as exc:  # noqa: BLE001 - the rows of the others are not its affair
+                failures.append(exc)
+        if failures:
+            raise failures[0]
 
     # Once per item ------------------------------------------------------------------------------
     def admit(self, item: Any) -> Row | None:
@@ -185,7 +209,16 @@ class Intake:
         """Dump a row that no sink is asked to store; *path* is the sink that owes it."""
         if self._dumping is None:
             self._dumping = self._context().new_batcher(_NoStorage(), "Intake", path)
-        self._dumping.refuse(row, reason, path=path)
+        self._wait_for(self._dumping.refuse(row, reason, path=path))
+
+    def _wait_for(self, waiting: Awaitable[None] | None) -> None:
+        if waiting is not None:
+            self._waits.append(waiting)
+
+    def take_waits(self) -> list[Any]:
+        """Return what has to be awaited since the last call, for sinks that only items name."""
+        waits, self._waits = self._waits, []
+        return list(waits)
 
     def _context(self) -> CrawlContext:
         from netspy_scrapy.context import CrawlContext  # noqa: PLC0415 - it imports this module
@@ -235,7 +268,9 @@ class Intake:
                     reason = f"item.pipelines names {path!r}, which cannot be used: {exc}"
                     self._dump(row, reason, path)
                     continue
-            sink.take(row)
+            if row.settlement is not None:
+                row.settlement.handed += 1
+            self._wait_for(sink.take(row))
 
     def _load_extra(self, path: str) -> BasePipeline:
         from netspy_scrapy.pipelines.base import BasePipeline  # noqa: PLC0415 - it imports us
@@ -284,7 +319,8 @@ class IntakePipeline:
     def process_item(self, item: Any) -> Any:
         """Hand the item to the sinks that it names."""
         self._intake.admit(item)
-        return item
+        waits = self._intake.take_waits()
+        return after(waits, item) if waits else item
 
     async def close_spider(self) -> None:
         """Close the sinks that were opened for items."""

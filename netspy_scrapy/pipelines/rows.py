@@ -20,9 +20,12 @@ _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None), Decimal, datet
 class Settlement:
     """Counts down the sinks that owe one item, and reports when the last has answered."""
 
-    __slots__ = ("_on_settled", "dumped", "owed")
+    __slots__ = ("_all", "_on_settled", "dumped", "handed", "owed")
 
     def __init__(self, owed: int, on_settled: Callable[[bool], None]) -> None:
+        self._all = owed
+        self.handed = 0
+        """Sinks that have got the row."""
         self.owed = owed
         self.dumped = False
         self._on_settled = on_settled
@@ -33,6 +36,15 @@ class Settlement:
         self.dumped = self.dumped or not stored
         if self.owed == 0:
             self._on_settled(not self.dumped)
+
+    def abandon(self) -> None:
+        """No further sink will get the row."""
+        missing = self._all - self.handed
+        if missing > 0:
+            self.handed = self._all
+            self.owed -= missing
+            if self.owed == 0:
+                self._on_settled(not self.dumped)
 
 
 @dataclass(slots=True, eq=False)

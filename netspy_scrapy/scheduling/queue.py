@@ -101,6 +101,8 @@ class ReadyQueue:
             self._urgent.append(request)
             self._length += 1
             return
+        if metakeys.DOMAIN not in request.meta:  # another scheduler has not assigned it
+            self._politeness.assign(request)
         domain = request.meta[metakeys.DOMAIN]
         queue = self._queues.get(domain)
         new = queue is None
@@ -148,7 +150,7 @@ class ReadyQueue:
             self._length -= 1
             if not returned:
                 del self._returned[domain]
-            self._politeness.start(request, state)
+            request = self._politeness.start(request, state)
         else:
             assert queue is not None
             request = self._take(domain, queue)
@@ -162,7 +164,7 @@ class ReadyQueue:
                     self._returned.setdefault(domain, []).append(request)
                     self._length += 1
                     request = ahead
-                self._politeness.start(request, state)
+                request = self._politeness.start(request, state)
         if domain in self and self._may_go(state, now):
             self._append(domain)
         return request
@@ -196,8 +198,7 @@ class ReadyQueue:
             state = self._politeness.state_of(request)
             if state.ready_at <= now and not state.is_full:
                 self._length -= 1
-                self._politeness.start(request, state)
-                return request
+                return self._politeness.start(request, state)
             self._urgent.append(request)
             if state.ready_at > now:
                 self._politeness.parked(state.ready_at)
@@ -229,6 +230,10 @@ class ReadyQueue:
         """See whether a domain that was parked may be asked now."""
         if domain in self and domain not in self._in_ring:
             self._place(domain)
+
+    def has_robots(self, origin: str) -> bool:
+        """Tell whether the robots.txt of *origin* is still to be fetched."""
+        return any(request.meta[metakeys.ROBOTS] == origin for request in self._urgent)
 
     def drain(self) -> Iterable[Request]:
         """Take everything out, whether it may go or not."""

@@ -99,9 +99,13 @@ class Scheduler(ScrapyScheduler):
         return request
 
     def put_back(self, request: Request) -> None:
-        """Queue *request* again, past the filter: it was taken out and is not done."""
-        if not self._dqpush(request):
-            self._mqpush(request)
+        """Queue *request* past the filter: it was taken out, or waited, and is not done."""
+        try:
+            if not self._dqpush(request):
+                self._mqpush(request)
+        except Exception as exc:  # noqa: BLE001 - e.g. a full disk; it must not be lost for that
+            reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
+            self._context.failures.fail(request, "unqueueable", reason)
 
     def __len__(self) -> int:
         return super().__len__() + len(self._waiting)
@@ -145,8 +149,7 @@ class Scheduler(ScrapyScheduler):
         while self._waiting and self._waiting[0][0] <= now:
             request = heapq.heappop(self._waiting)[2]
             del request.meta[metakeys.NOT_BEFORE]
-            if not self._dqpush(request):
-                self._mqpush(request)
+            self.put_back(request)
             released = True
             self.starved = False
         if released or self._timer is None:
@@ -169,8 +172,7 @@ class Scheduler(ScrapyScheduler):
         """Write the waiting requests to the job directory, with the time they are due."""
         waiting, self._waiting = self._waiting, []
         for _, _, request in waiting:
-            if not self._dqpush(request):
-                self._mqpush(request)
+            self.put_back(request)
 
     async def _dump_unfinished(self, reason: str) -> None:
         """Write what is only in memory to FAILED_REQUEST_PATH."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from scrapy import signals
 from scrapy.exceptions import CloseSpider
@@ -14,7 +15,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, ValidationError
 from netspy_scrapy.failures import UNWELL_STATUSES
-from netspy_scrapy.logs import shown
+from netspy_scrapy.logs import shown, without_credentials
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
 from netspy_scrapy.settings import StatusSettings, is_success
@@ -55,6 +56,8 @@ class OutcomeMiddleware:
         self._context = CrawlContext.of(crawler)
         self._retrier = Retrier(crawler)
         self._pace = Pace(crawler)
+        self._recorded: WeakSet[Request] = WeakSet()
+        """Requests whose refused status is recorded, while their errbacks run."""
         self._settings = StatusSettings.from_settings(crawler.settings)
         self._politeness = self._context.politeness
         self._policies = self._politeness.settings.policies
@@ -77,6 +80,7 @@ class OutcomeMiddleware:
             assert request is not None
             unwell = status in UNWELL_STATUSES
             self._context.failures.fail(request, status, str(error), status=status, unwell=unwell)
+            self._recorded.add(request)
             raise error
         if self._validate is not None:
             self._validate(self._crawler.spider, response)
@@ -92,7 +96,7 @@ class OutcomeMiddleware:
             yield one
             count += 1
             if count % _LOOK_EVERY == 0:
-                if self._context.is_cut:
+                if self._politeness.is_cut:
                     self._cut_off(response)
                     return
                 await self._pace.wait_for_queue()
@@ -106,8 +110,8 @@ class OutcomeMiddleware:
         assert request is not None
         if isinstance(exception, HttpStatusError):
             return self._after_failure(request, response)
-        if isinstance(exception, CloseSpider):
-            return None
+        if isinstance(exception, CloseSpider) or request in self._recorded:
+            return None  # what an errback raised: the page is recorded as failed already
         if isinstance(exception, NotRetryError):
             self._context.failures.drop(request, "NotRetryError", str(exception))
             return ()
@@ -153,9 +157,12 @@ class OutcomeMiddleware:
     ) -> Iterable[Any]:
         name = type(exception).__name__
         if self._retrier.attempts_left(request):
-            wait = self._retrier.wait(request, name)
-            logger.warning("%s is fetched again: %s", shown(request), _describe(exception),
-                           extra={"spider": self._crawler.spider})  # fmt: skip
+            wait = self._retrier.wait(request, name, rests=False)
+            why = without_credentials(_describe(exception), request)
+            logger.warning(
+                "%s is fetched again: %s", shown(request), why,
+                extra={"spider": self._crawler.spider},
+            )  # fmt: skip
             again = self._retrier.again(
                 request,
                 name,

@@ -220,7 +220,7 @@ class AirSpider(scrapy.Spider):
         except Exception:
             self.logger.exception("exception_request raised")
         if isinstance(again, Request):
-            again.seal(self)
+            again.seal(self, restart=False)
 
     def netspy_failed(
         self, request: scrapy.Request, response: scrapy.http.Response | None

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from twisted.python.failure import Failure
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
@@ -202,7 +203,10 @@ class Crawl(RuleBasedStateMachine):
         self.awake = False
 
     @precondition(lambda self: self.flying)
-    @rule(data=st.data(), how=st.sampled_from(["rules", "delay", "error", "refused", "redirect"]))
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["rules", "delay", "error", "refused", "redirect", "lost"]),
+    )
     def finish(self, data: Any, how: str) -> None:
         self.end(data.draw(st.integers(0, len(self.flying) - 1)), how)
 
@@ -216,16 +220,15 @@ class Crawl(RuleBasedStateMachine):
             here.done(request)
             return
         if how == "redirect":
-            moved = here.request(f"{B}/rules", meta=request.meta)
-            here.done(request, moved)
-            self.queues["memory"].push(moved)
-            self.urgent.append(moved)
+            self.urgent.append(here.moved(request, f"{B}/rules", self.queues["memory"]))
             self.awake = True
             return
         waits = self.domains[request.meta[metakeys.HOLDS]]
         waits.held = False
         if how == "refused":
-            here.done(request, ValueError("refused"))
+            here.done(request, Failure(ValueError("refused")))
+        elif how == "lost":
+            here.moved(request, f"{B}/rules", None)
         else:
             body = b"User-agent: *\nCrawl-delay: 3\n" if how == "delay" else b""
             answer(here, request, body, status=503 if how == "error" else 200)

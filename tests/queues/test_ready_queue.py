@@ -17,12 +17,13 @@ from scrapy.squeues import (
     PickleFifoDiskQueue,
     PickleLifoDiskQueue,
 )
+from twisted.python.failure import Failure
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.scheduling.queue import ReadyQueue
-from tests.queues.world import A, B, C, Plain, World, answer, place, pops
+from tests.queues.world import A, B, C, Plain, World, answer, in_a_loop, place, pops
 
 
 # Turns and order ---------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ def test_the_engine_is_woken_at_the_earliest_wish():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_scrapy, "wake", woken.append)
-        asyncio.run(run())
+        in_a_loop(run())
 
     assert woken == [here.crawler]
 
@@ -268,7 +269,7 @@ def test_robots_txt_is_asked_for_once_by_two_queues():
     assert pops(memory) == [f"{A}/m"]
 
 
-@pytest.mark.parametrize("result", [Response("http://a.example/x"), ValueError("refused")])
+@pytest.mark.parametrize("result", [Response("http://a.example/x"), Failure(ValueError("refused"))])
 def test_a_robots_txt_that_others_refuse_holds_up_nobody(result):
     """Whatever a middleware made of the request for robots.txt, its domain goes on afterwards."""
     here = World(**OBEY)
@@ -279,16 +280,25 @@ def test_a_robots_txt_that_others_refuse_holds_up_nobody(result):
     assert pops(queue) == [f"{A}/1", f"{A}/2"]
 
 
+def test_a_redirect_of_robots_txt_that_is_refused():
+    """A redirect that never reaches the queue is as good as a robots.txt that cannot be read."""
+    here = World(**OBEY)
+    queue = here.memory()
+    here.fill(queue, f"{A}/1", f"{A}/2")
+    here.moved(robots_of(here, queue, A), f"{B}/rules", None)
+
+    assert pops(queue) == [f"{A}/1", f"{A}/2"]
+    assert here.crawler.stats.get_value("netspy/robots/errors") == 1
+
+
 def test_a_redirect_of_robots_txt_goes_before_all_others():
     """A redirected robots.txt is ahead of every queue, and keeps to its new domain's rest."""
     here = World(**OBEY)
     queue = here.memory()
     here.fill(queue, *(f"{domain}/{n}" for n in range(2) for domain in (A, C)))
     robots = robots_of(here, queue, A)
-    elsewhere = here.request(f"{B}/rules", meta=robots.meta)
-    here.done(robots, elsewhere)
+    elsewhere = here.moved(robots, f"{B}/rules", queue)
     here.registry.rest(here.registry.get(B), 20, "cause")
-    queue.push(elsewhere)
     resting = (pops(queue), len(queue), here.due)
     here.now += 20
     redirected = queue.pop()

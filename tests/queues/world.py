@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.scheduling.queue import ReadyQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
 A, B, C = "a.example", "b.example", "c.example"
@@ -96,6 +98,19 @@ class World:
         """Let the downloader be through with *request*."""
         self.politeness._done(request, Response(request.url) if result is None else result)
 
+    def moved(self, request: Request, url: str, queue: ReadyQueue | None) -> Request:
+        """Let a redirect to *url* be what came of *request*; no *queue*: somebody refuses it."""
+        other = self.request(url, meta=request.meta)
+
+        async def run() -> None:
+            self.politeness._done(request, other)
+            if queue is not None:
+                queue.push(other)
+            await asyncio.sleep(0)
+
+        in_a_loop(run())
+        return other
+
     def sleep(self) -> None:
         """Let the engine sleep until it is woken."""
         assert self.due is not None
@@ -106,6 +121,15 @@ class World:
         return (
             state.ready_at <= self.now and not state.is_full and domain not in self.politeness.held
         )
+
+
+def in_a_loop(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run *coroutine* in a loop of its own, leaving the thread's loop as it is."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
 
 
 def place(request: Request | None) -> str:
