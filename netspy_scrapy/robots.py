@@ -40,6 +40,8 @@ ERROR_TTL = 60.0
 MAX_RULES = 250_000
 #: Rules with a wildcard that are read; every page of the origin is held against each of them.
 MAX_PATTERNS = 10_000
+#: Seconds for which "last_good" remembers rules that are old.
+LAST_GOOD = 86_400.0
 #: Origins from which on those whose rules are old are forgotten.
 _KEPT = 1000
 #: Redirects that are followed (RFC 9309 2.3.1.2).
@@ -85,6 +87,7 @@ class Robots:
         self._clock = clock
         self._rules: dict[str, Rules] = {}
         self._warned: set[str] = set()
+        self._full = _KEPT
         self.pending: dict[str, Request] = {}
         """Origins whose robots.txt is being fetched, each with the request that does."""
 
@@ -176,15 +179,22 @@ class Robots:
         return self._clock() + ttl if ttl > 0 else math.inf
 
     def _set(self, origin: str, rules: Rules) -> None:
-        if len(self._rules) >= _KEPT and origin not in self._rules:
-            now = self._clock()
-            self._rules = {one: old for one, old in self._rules.items() if old.expires > now}
-            self._warned &= self._rules.keys()
+        if len(self._rules) >= self._full and origin not in self._rules:
+            self._forget_old()
         self._rules[origin] = rules
         request = self.pending.pop(origin, None)
         if request is not None:  # the downloader has written its User-Agent into it
             agent = request.headers.get(b"User-Agent") or self._settings.default_agent
             rules.agent = _name(agent)
+
+    def _forget_old(self) -> None:
+        """Forget what is old, and do so again once there is twice as much as is left."""
+        until = self._clock()
+        if self._settings.on_error == "last_good":
+            until -= LAST_GOOD
+        self._rules = {one: old for one, old in self._rules.items() if old.expires > until}
+        self._warned &= self._rules.keys()
+        self._full = max(_KEPT, 2 * len(self._rules))
 
 
 def origin_of(request: Request) -> str:

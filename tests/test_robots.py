@@ -352,6 +352,37 @@ def test_rules_that_expired_judge_until_new_ones_come():
     assert not here.allows("/no")
 
 
+@pytest.mark.parametrize(
+    ("on_error", "most"), [("allow", 2500), ("disallow", 2500), ("last_good", 60_000)]
+)
+def test_old_rules_are_forgotten(on_error, most):
+    """Memory holds the rules of the last TTL, and with last_good those of the last day."""
+    here = World(ttl=3600, on_error=on_error)
+    kept = []
+    for n in range(40_000 if on_error == "last_good" else 8_000):
+        here.now += 4
+        here.learn(status=404, origin=f"http://{n}.example")
+        kept.append(len(here.robots._rules))
+
+    assert 1000 <= max(kept) <= most
+    assert kept[-1] < 40_000
+    assert here.is_known(f"http://{n - 800}.example")
+    assert here.robots.knows(f"http://{n - 800}.example")
+    assert not here.robots.knows("http://0.example")
+
+
+def test_last_good_survives_many_other_origins():
+    """However many origins come by, last_good knows the rules of yesterday evening."""
+    here = World(ttl=10, on_error="last_good")
+    here.learn(RULES)
+    for n in range(5000):
+        here.now += 10
+        here.learn(status=404, origin=f"http://{n}.example")
+    here.robots.learn_error(A, "TimeoutError")
+
+    assert not here.allows("/no")
+
+
 # Origins and agents ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("url", "origin"),

@@ -10,6 +10,7 @@ import time
 from types import SimpleNamespace
 
 from scrapy import Request
+from scrapy.core.downloader import Slot
 from scrapy.pqueues import DownloaderAwarePriorityQueue
 from scrapy.squeues import LifoMemoryQueue
 from scrapy.utils.test import get_crawler
@@ -26,7 +27,9 @@ class Downloader:
     """As much of it as Scrapy's queue looks at."""
 
     def __init__(self, domains):
-        self.slots = {name(number): SimpleNamespace(active={1}) for number in range(domains)}
+        self.slots = {name(number): Slot(8, 0.0, 0.0) for number in range(domains)}
+        for slot in self.slots.values():
+            slot.active.add(slot)
 
     def get_slot_key(self, request):
         return request.meta["download_slot"]

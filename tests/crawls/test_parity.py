@@ -139,8 +139,8 @@ def test_attempts_and_dump_lines_of_failing_pages(site: Any) -> None:
 
     class Failing(Spider):
         def start_requests(self) -> Any:
-            for path in ("/status/404", "/status/403", "/seq/a?codes=503,200", "/status/500",
-                         "/seq/b?codes=404,200", "/seq/c?codes=429,200&retry_after=100"):  # fmt: skip
+            codes = ("a?codes=503,200", "b?codes=404,200", "c?codes=429,200&retry_after=100")
+            for path in (*(f"/status/{n}" for n in (404, 403, 500)), *(f"/seq/{n}" for n in codes)):
                 yield mw.Request(site.url(path))
             yield mw.Request(site.url("/page/1"), callback="boom", priority=7, batch=[1, {"a": 2}],
                              cb_kwargs={"x": {"y": [1]}})  # fmt: skip
@@ -207,45 +207,48 @@ def test_status_settings(
     assert len(site.log()) == attempts
 
 
+class Flows(Spider):
+    site: Any = None
+
+    def start_requests(self) -> Any:
+        yield mw.Request(self.site.url("/page/1"), callback=self.partial)
+        yield mw.Request(self.site.url("/page/2"), callback=self.not_retried)
+        yield mw.Request(self.site.url("/page/3"), callback=self.no_json)
+        yield mw.Request(self.site.url("/page/4"), callback=self.second_time)
+        yield mw.Request(self.site.url("/page/5"), callback=self.plain, cb_kwargs={"unknown": 1})
+
+    def plain(self, request: Any, response: Any) -> Any:
+        yield {"n": request.url[-2:]}
+
+    def partial(self, request: Any, response: Any) -> Any:
+        for n in range(3):
+            yield {"n": f"partial {n}"}
+            yield mw.Request(self.site.url(f"/page/2{n}"), callback=self.plain)
+            if n == 1:
+                raise RuntimeError
+
+    def not_retried(self, request: Any, response: Any) -> Any:
+        yield {"n": "before"}
+        raise mw.NotRetryError("enough")
+
+    def no_json(self, request: Any, response: Any) -> Any:
+        yield response.json()
+
+    def second_time(self, request: Any, response: Any) -> Any:
+        if request.retry_times == 0:
+            raise ValueError("once")
+        yield {"n": "second"}
+
+    def failed_request(self, request: Any, response: Any) -> Any:
+        yield {"n": f"failed {request.url[-1]} {request.retry_times}"}
+        yield mw.Request(self.site.url("/echo"), callback=self.plain, filter_repeat=False)
+        raise KeyError("after")
+
+
 def test_what_a_callback_yielded_before_it_failed_is_kept(site: Any) -> None:
     """Items come once an attempt, child requests once; failed_request may yield, then raise."""
 
-    class Flows(Spider):
-        def start_requests(self) -> Any:
-            yield mw.Request(site.url("/page/1"), callback=self.partial)
-            yield mw.Request(site.url("/page/2"), callback=self.not_retried)
-            yield mw.Request(site.url("/page/3"), callback=self.no_json)
-            yield mw.Request(site.url("/page/4"), callback=self.second_time)
-            yield mw.Request(site.url("/page/5"), callback=self.plain, cb_kwargs={"unknown": 1})
-
-        def plain(self, request: Any, response: Any) -> Any:
-            yield {"n": request.url[-2:]}
-
-        def partial(self, request: Any, response: Any) -> Any:
-            for n in range(3):
-                yield {"n": f"partial {n}"}
-                yield mw.Request(site.url(f"/page/2{n}"), callback=self.plain)
-                if n == 1:
-                    raise RuntimeError
-
-        def not_retried(self, request: Any, response: Any) -> Any:
-            yield {"n": "before"}
-            raise mw.NotRetryError("enough")
-
-        def no_json(self, request: Any, response: Any) -> Any:
-            yield response.json()
-
-        def second_time(self, request: Any, response: Any) -> Any:
-            if request.retry_times == 0:
-                raise ValueError("once")
-            yield {"n": "second"}
-
-        def failed_request(self, request: Any, response: Any) -> Any:
-            yield {"n": f"failed {request.url[-1]} {request.retry_times}"}
-            yield mw.Request(site.url("/echo"), callback=self.plain, filter_repeat=False)
-            raise KeyError("after")
-
-    values = Counter(row["n"] for row in data_of(crawl(Flows)))
+    values = Counter(row["n"] for row in data_of(crawl(Flows, site=site)))
 
     assert values == {
         "partial 0": 2, "partial 1": 2, "20": 1, "21": 1, "before": 1, "second": 1, "ho": 3,
@@ -267,67 +270,70 @@ class Callee:
         yield {"method of another": 1}
 
 
+class Forms(Spider):
+    site: Any = None
+
+    def start_requests(self) -> Any:
+        callbacks: list[tuple[Any, dict[str, Any]]] = [
+            (functools.partial(of_module, page="partial"), {}), (self.static, {}),
+            ("static", {}), (self.of_class, {}), (self.keyword_only, {"a": 1}),
+            (self.keywords, {"a": 1, "b": 2}), (self.renamed, {}), (self._private, {}),
+            (self.defaults, {}), (self.closure("c"), {}), (self.star, {}), (Callee(), {}),
+            (Callee().method, {}), (self.delegates, {}), (self.tuple_of_two, {}),
+            (self.mapped, {}), (self.nothing, {}),
+        ]  # fmt: skip
+        for n, (callback, kwargs) in enumerate(callbacks):
+            yield mw.Request(self.site.url(f"/page/{n}"), callback=callback, cb_kwargs=kwargs)
+
+    @staticmethod
+    def static(request: Any, response: Any) -> Any:
+        yield {"static": response.status_code}
+
+    @classmethod
+    def of_class(cls, request: Any, response: Any) -> Any:
+        yield {"class": cls.__name__}
+
+    def keyword_only(self, request: Any, response: Any, *, a: int) -> Any:
+        yield {"keyword": a}
+
+    def keywords(self, request: Any, response: Any, **kwargs: Any) -> Any:
+        yield {"keywords": sorted(kwargs)}
+
+    def renamed(self, req: Any, resp: Any) -> Any:
+        yield {"renamed": resp.status_code}
+
+    def _private(self, request: Any, response: Any) -> Any:
+        yield {"private": 1}
+
+    def defaults(self, request: Any, response: Any, page: int = 7) -> Any:
+        yield {"default": page}
+
+    def closure(self, value: str) -> Any:
+        def inner(request: Any, response: Any) -> Any:
+            yield {"closure": value + type(self).__name__}
+
+        return inner
+
+    def star(self, *args: Any, **kwargs: Any) -> Any:
+        yield {"star": len(args)}
+
+    def delegates(self, request: Any, response: Any) -> Any:
+        yield from self.defaults(request, response, page=8)
+
+    def tuple_of_two(self, request: Any, response: Any) -> Any:
+        return ({"tuple": 1}, {"tuple": 2})
+
+    def mapped(self, request: Any, response: Any) -> Any:
+        return iter([{"map": 0}, {"map": 1}])
+
+    def nothing(self, request: Any, response: Any) -> Any:
+        return None
+
+
 def test_callables_as_callbacks(site: Any) -> None:
     """Whatever netspy can call with a request and a response is a callback."""
 
-    class Forms(Spider):
-        def start_requests(self) -> Any:
-            callbacks: list[tuple[Any, dict[str, Any]]] = [
-                (functools.partial(of_module, page="partial"), {}), (self.static, {}),
-                ("static", {}), (self.of_class, {}), (self.keyword_only, {"a": 1}),
-                (self.keywords, {"a": 1, "b": 2}), (self.renamed, {}), (self._private, {}),
-                (self.defaults, {}), (self.closure("c"), {}), (self.star, {}), (Callee(), {}),
-                (Callee().method, {}), (self.delegates, {}), (self.tuple_of_two, {}),
-                (self.mapped, {}), (self.nothing, {}),
-            ]  # fmt: skip
-            for n, (callback, kwargs) in enumerate(callbacks):
-                yield mw.Request(site.url(f"/page/{n}"), callback=callback, cb_kwargs=kwargs)
-
-        @staticmethod
-        def static(request: Any, response: Any) -> Any:
-            yield {"static": response.status_code}
-
-        @classmethod
-        def of_class(cls, request: Any, response: Any) -> Any:
-            yield {"class": cls.__name__}
-
-        def keyword_only(self, request: Any, response: Any, *, a: int) -> Any:
-            yield {"keyword": a}
-
-        def keywords(self, request: Any, response: Any, **kwargs: Any) -> Any:
-            yield {"keywords": sorted(kwargs)}
-
-        def renamed(self, req: Any, resp: Any) -> Any:
-            yield {"renamed": resp.status_code}
-
-        def _private(self, request: Any, response: Any) -> Any:
-            yield {"private": 1}
-
-        def defaults(self, request: Any, response: Any, page: int = 7) -> Any:
-            yield {"default": page}
-
-        def closure(self, value: str) -> Any:
-            def inner(request: Any, response: Any) -> Any:
-                yield {"closure": value + type(self).__name__}
-
-            return inner
-
-        def star(self, *args: Any, **kwargs: Any) -> Any:
-            yield {"star": len(args)}
-
-        def delegates(self, request: Any, response: Any) -> Any:
-            yield from self.defaults(request, response, page=8)
-
-        def tuple_of_two(self, request: Any, response: Any) -> Any:
-            return ({"tuple": 1}, {"tuple": 2})
-
-        def mapped(self, request: Any, response: Any) -> Any:
-            return map(lambda n: {"map": n}, range(2))
-
-        def nothing(self, request: Any, response: Any) -> Any:
-            return None
-
-    assert data_of(crawl(Forms)) == sorted(
+    assert data_of(crawl(Forms, site=site)) == sorted(
         [
             {"function": "partial"}, {"static": 200}, {"static": 200}, {"class": "Forms"},
             {"keyword": 1}, {"keywords": ["a", "b"]}, {"renamed": 200}, {"private": 1},
@@ -653,18 +659,36 @@ def test_stop_accounts_for_every_page(site: Any) -> None:
 
 
 # Differences that are still there ----------------------------------------------------------------
-@still_open("download_midware runs again for the redirect and sends it back to the start")
-def test_redirects_are_followed_where_download_midware_is_defined(site: Any) -> None:
-    """A redirect reaches its target once although the spider has a download_midware."""
+@pytest.mark.parametrize(
+    "replaces",
+    [False, pytest.param(True, marks=still_open("it is called for the redirect too"))],
+)
+def test_redirects_are_followed_where_download_midware_is_defined(
+    site: Any, replaces: bool
+) -> None:
+    """download_midware runs once an attempt, and a redirect reaches its target."""
 
     class Midware(Spider):
         def download_midware(self, request: Any) -> Any:
-            return request
+            return mw.Request(request.url, headers={"X-Token": "1"}) if replaces else request
 
     crawler = crawl(Midware, seeds=[mw.Request(site.url("/redirect?to=" + site.url("/page/6")))])
 
     assert [one.path for one in site.log()][1:] == ["/page/6"]
     assert len(rows(crawler)) == 1
+
+
+@still_open("the request filter drops the target, and the page with it")
+def test_redirects_to_a_page_that_was_fetched(site: Any) -> None:
+    """Each request gets its answer, also if a redirect leads where another one has been."""
+    site.set("/self", body="<title>in</title>")
+    site.set("/self", status=302, headers={"Location": "/self", "Set-Cookie": "seen=1"}, times=1)
+    to = site.url("/page/6")
+    seeds = [mw.Request(url) for url in
+             (to, site.url(f"/redirect?1&to={to}"), site.url("/self"))]  # fmt: skip
+    crawler = crawl(Spider, seeds=seeds)
+
+    assert sorted(row["url"] for row in data_of(crawler)) == sorted(seed.url for seed in seeds)
 
 
 @still_open("Scrapy's cookie middleware takes the header away")
@@ -696,20 +720,29 @@ def test_a_meta_refresh_is_not_followed(site: Any) -> None:
     assert [one.path for one in site.log()] == ["/old"]
 
 
-@still_open("what a downloader middleware raises for an answer is seen by nobody")
-@pytest.mark.parametrize("path", ["/badgzip", "/loop", "/big?mode=gzip&mb=2"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/badgzip",
+        pytest.param("/loop?1", marks=still_open("it counts as given up on purpose")),
+        pytest.param("/big?mode=gzip&mb=2", marks=still_open("so does this")),
+    ],
+)
 def test_answers_that_cannot_be_used_are_failures(site: Any, path: str) -> None:
     """A body that cannot be opened, an endless redirect, a bomb: failed_request, then the dump."""
     site.set("/badgzip", body=b"no gzip", headers={"Content-Encoding": "gzip"})
     site.set("/loop", status=302, headers={"Location": "/loop?2"})
-    site.set("/loop?2", status=302, headers={"Location": "/loop"})
     failed: list[str] = []
 
     class Fails(Spider):
         def failed_request(self, request: Any, response: Any) -> None:
             failed.append(request.url)
 
-    crawl(Fails, {"MAX_RESPONSE_SIZE": 1_000_000}, seeds=[mw.Request(site.url(path))])
+    crawl(
+        Fails,
+        {"MAX_RESPONSE_SIZE": 1_000_000},
+        seeds=[mw.Request(site.url(path), filter_repeat=False)],
+    )
 
     assert failed == [site.url(path)]
     assert [line["url"] for line in dumped()] == [site.url(path)]
@@ -856,7 +889,7 @@ def test_a_pipeline_without_our_base_is_used_or_refused(site: Any) -> None:
 
 class Telling(BasePipeline):
     def save_items(self, table: str, items: list[dict[str, Any]]) -> bool:
-        self.logger.info("saved {} rows", len(items))
+        self.logger.info("saved {} rows", len(items))  # noqa: PLE1205 - as netspy users write it
         self.logger.success("saved")
         return True
 

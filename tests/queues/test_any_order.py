@@ -39,6 +39,7 @@ NONE = 0.0
 
 domains = st.sampled_from(list(POLICIES))
 names = st.sampled_from(["memory", "disk"])
+answers = st.sampled_from(["rules", "delay", "error", "refused", "redirect", "lost"])
 seconds = st.sampled_from([0.5, 1.0, 3.0, 10.0])
 
 
@@ -203,10 +204,7 @@ class Crawl(RuleBasedStateMachine):
         self.awake = False
 
     @precondition(lambda self: self.flying)
-    @rule(
-        data=st.data(),
-        how=st.sampled_from(["rules", "delay", "error", "refused", "redirect", "lost"]),
-    )
+    @rule(data=st.data(), how=answers)
     def finish(self, data: Any, how: str) -> None:
         self.end(data.draw(st.integers(0, len(self.flying) - 1)), how)
 
