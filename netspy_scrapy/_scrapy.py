@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
+from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
@@ -380,3 +381,14 @@ def put_back(crawler: Crawler, request: Request) -> None:
     give = getattr(slot.scheduler, "put_back", None) if slot is not None else None
     if give is not None:
         give(request)
+
+
+def is_unusable_answer(exception: BaseException) -> bool:
+    """Tell whether Scrapy gave up on an answer: a redirect without end, a body too big unpacked.
+
+    Both raise the exception that elsewhere means that a request is dropped on purpose.
+    """
+    return type(exception) is IgnoreRequest and (
+        str(exception) == "max redirections reached"
+        or type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
+    )

@@ -178,6 +178,13 @@ class Addon:
         chosen = pipelines(settings.getdict("ITEM_PIPELINES"))
         settings.set("ITEM_PIPELINES", chosen, priority)
         classes = [load_object(one) for one, order in chosen.items() if order is not None]
+        for one in classes:
+            if hasattr(one, "save_items") and not hasattr(one, "process_item"):
+                # Scrapy would load it, call nothing of it, and every row would be gone.
+                raise ConfigError(
+                    "ITEM_PIPELINES", _name(one), "a subclass of netspy_scrapy.BasePipeline, since "
+                    "it has save_items and no process_item",
+                )  # fmt: skip
         if issubclass(self._crawler.spidercls, AirSpider) and not any(
             isinstance(one, type) and issubclass(one, BasePipeline) for one in classes
         ):

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from itemadapter import ItemAdapter
 
+from netspy_scrapy.exceptions import ItemError
+
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _SUFFIX = "_item"
 
@@ -36,6 +38,17 @@ class Item(dict[str, Any]):
 
     pipelines: list[str] | None = None
     """Paths of the sinks that get this item; None: all in ITEM_PIPELINES."""
+
+    def __init__(self, /, *args: Any, **assigned: Any) -> None:
+        """Take fields from a mapping, as a dict does; keywords are assignments of attributes."""
+        super().__init__()
+        for name, value in dict(*args).items():
+            self[name] = value
+            is_field = isinstance(name, str) and name[:1] != "_" and name not in _DIRECTIONS
+            if is_field and hasattr(type(self), name):
+                object.__setattr__(self, name, value)
+        for name, value in assigned.items():
+            setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name in _DIRECTIONS:
@@ -121,7 +134,11 @@ def fields_of(item: Any) -> dict[str, Any]:
 
 
 def _names(key: Any) -> list[str]:
-    return [key] if isinstance(key, str) else list(key or ())
+    if isinstance(key, str):
+        return [key]
+    if key is not None and not hasattr(key, "__iter__"):
+        raise ItemError(f"a key is the name of a field or a list of them, not {key!r}")
+    return list(key or ())
 
 
 def _rebuild(cls: type[Item], fields: dict[str, Any], directions: dict[str, Any]) -> Item:

@@ -323,7 +323,7 @@ class Politeness:
             return
         name = type(exception).__name__
         text = str(exception)
-        if isinstance(exception, IgnoreRequest):
+        if isinstance(exception, IgnoreRequest) and not _scrapy.is_unusable_answer(exception):
             context.failures.drop(request, getattr(exception, "cause", name), text or name)
             return
         unwell = isinstance(exception, context.retry_settings.exceptions)

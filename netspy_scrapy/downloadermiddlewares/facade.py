@@ -41,6 +41,8 @@ _JAR = "cookiejar"
 #: Marks a request that goes through the queue again because download_midware moved it.
 _MOVED = "netspy_moved"
 _OWN_JAR = "netspy-"
+#: For which attempt (``retry_times``) download_midware was called.
+_HOOKED = "netspy_hooked"
 
 
 class FacadeMiddleware:
@@ -75,7 +77,7 @@ class FacadeMiddleware:
         """Prepare one attempt."""
         if not isinstance(request, Request):
             return None
-        midware = self._midware(request)
+        midware = None if _is_hop(request) else self._midware(request)
         if midware is not None:
             answer = self._call(midware, request)
             if inspect.isawaitable(answer):
@@ -156,6 +158,7 @@ class FacadeMiddleware:
             _scrapy.become(request, spider.netspy_seal(given))
         else:
             request.seal(self._crawler.spider, restart=False)
+        request.meta[_HOOKED] = request.retry_times
 
     # Headers -------------------------------------------------------------------------------------
     def _prepare(self, request: Request) -> None:
@@ -174,3 +177,10 @@ class FacadeMiddleware:
             cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
             if cookies is not None:
                 cookies.jars.pop(jar, None)
+
+
+def _is_hop(request: Request) -> bool:
+    """Tell whether *request* is a redirect within an attempt: download_midware has seen it."""
+    return bool(request.meta.get("redirect_urls")) and request.meta.get(_HOOKED) == (
+        request.retry_times
+    )

@@ -78,7 +78,7 @@ def build_item(cls: type, fields: dict[str, Any]) -> Any:
     """
     if issubclass(cls, Item):
         row = cls.__new__(cls)
-        row.update(fields)
+        Item.__init__(row, fields)
         return row
     declared = ItemAdapter.get_field_names_from_class(cls)
     names = set(fields if declared is None else declared)

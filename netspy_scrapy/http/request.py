@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
 
 import scrapy
 from scrapy.http import Headers
@@ -40,6 +41,10 @@ _URL_AND_BODY = ("params", "data", "json", "content")
 #: What a redirect leaves in meta; a request that goes out anew starts without it.
 _REDIRECT_META = ("redirect_times", "redirect_ttl", "redirect_urls", "redirect_reasons")
 
+#: Where a request in the core keeps what the spider's code has seen of it and its answer.
+SEEN = "_seen"
+ANSWER = "_answer"
+
 #: Not a URL that is ever fetched: it stands in for one that Scrapy refuses.
 _NO_URL = "about:blank"
 
@@ -74,6 +79,9 @@ class Request(scrapy.Request):
     _sealed = False
     _core_priority = 0
     _invalid: str | None = None
+    _seen_cookie: bytes | None = None
+    """The Cookie header that a hook or callback found: what Scrapy made of cookies."""
+
     _seen_by_hook: str | None = None
     """What a hook found, to see what it changed; None: no hook has it."""
 
@@ -240,6 +248,11 @@ class Request(scrapy.Request):
             if name in asked and asked[name] != harmless
         ]
 
+    @property
+    def is_sealed(self) -> bool:
+        """Whether it is in the core's hands."""
+        return self._sealed
+
     # Between spider and core ---------------------------------------------------------------------
     def seal(self, spider: Spider | None = None, *, restart: bool = True) -> Self:
         """Put what the spider wrote into effect, and show Scrapy's values from now on.
@@ -268,6 +281,8 @@ class Request(scrapy.Request):
                 self.meta.pop(key, None)
         if kwargs or redirected:
             self._apply(kwargs, redirected=redirected)
+        self._take_cookie_header()
+        self._take_user_info(super().url)
         self._sealed = True
         return self
 
@@ -275,11 +290,16 @@ class Request(scrapy.Request):
         """Show the spider's values again, for a hook that may change the request in place."""
         self._sealed = False
         self._seen_by_hook = self._where_and_what()
+        self._seen_cookie = self.headers.get(b"Cookie")
 
     def unsealed(self) -> Self:
         """Return this request as the spider is to see it: a new object that shares its meta."""
         other = _scrapy.shallow_copy(self)
-        other.__dict__.update(_sealed=False, _seen_by_hook=None)
+        other.__dict__.update(
+            _sealed=False, _seen_by_hook=None, _seen_cookie=self.headers.get(b"Cookie")
+        )
+        for name in (SEEN, ANSWER):
+            other.__dict__.pop(name, None)
         if other.meta.get("redirect_urls"):
             other.method = other.given_method  # a redirect may have made a GET of it
         return other
@@ -321,7 +341,10 @@ class Request(scrapy.Request):
         url = self.given_url or super().url
         is_new = self._seen_by_hook is None or self._seen_by_hook != self._where_and_what()
         if is_new and (kwargs.get("params") is not None or redirected):
-            _scrapy.set_url(self, url_with_params(url, kwargs.get("params")))
+            try:
+                _scrapy.set_url(self, url_with_params(url, kwargs.get("params")))
+            except ValueError as exc:
+                raise RequestError(f"{url!r} cannot be used with these params: {exc}") from exc
         self._apply_headers(kwargs)
         if is_new and any(
             kwargs.get(name) is not None for name in ("data", "json", "content", "files")
@@ -356,10 +379,32 @@ class Request(scrapy.Request):
         if cookies is not self._applied_cookies:
             self.cookies = dict(cookies) if isinstance(cookies, (list, tuple)) else cookies
 
+    def _take_cookie_header(self) -> None:
+        """Make cookies of a Cookie header, which Scrapy takes away where it manages cookies."""
+        header = self.headers.get(b"Cookie")
+        if header and header != self._seen_cookie:
+            pairs = (one.strip().partition("=") for one in header.decode("latin-1").split(";"))
+            self.cookies = {name: value for name, _, value in pairs if name}
+
+    def _take_user_info(self, url: str) -> None:
+        """Make Basic authentication of ``user:password@`` in the URL."""
+        if "@" not in url:
+            return
+        parts = urlsplit(url)
+        user_info, at, host = parts.netloc.rpartition("@")
+        if at:
+            user, _, password = user_info.partition(":")
+            self.headers.setdefault("Authorization", basic_auth((unquote(user), unquote(password))))
+            _scrapy.set_url(self, parts._replace(netloc=host).geturl())
+
 
 def _usable_url(url: Any) -> tuple[str, str | None]:
     """Return a URL that Scrapy takes, and why *url* is none."""
     if isinstance(url, str) and ("://" in url or url.startswith(("data:", "about:"))):
+        try:
+            urlsplit(url).port  # noqa: B018 - it raises for what is none
+        except ValueError as exc:
+            return _NO_URL, f"{url!r} is not a URL: {exc}"
         return url, None
     return _NO_URL, f"{url!r} is not a URL with a scheme"
 

@@ -10,6 +10,7 @@ from scrapy.utils.python import global_object_name
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import UpdateNotSupportedError
 from netspy_scrapy.pipelines.batcher import Batcher, after, call
+from netspy_scrapy.spiders.logger import SpiderLogger
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -101,9 +102,9 @@ class BasePipeline:
         return global_object_name(type(self))
 
     @property
-    def logger(self) -> logging.Logger:
-        """A logger of the sink's own name."""
-        return logging.getLogger(self.name)
+    def logger(self) -> SpiderLogger:
+        """A logger of the sink's own name; takes ``{}`` and ``%s`` messages, as a spider's."""
+        return SpiderLogger(logging.getLogger(self.name), {})
 
     # Scrapy's hooks ----------------------------------------------------------------------------
     async def open_spider(self) -> None:

@@ -23,10 +23,10 @@ from netspy_scrapy.pipelines.sql import (
 from netspy_scrapy.settings import read_text
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Iterable, Mapping
 
     from netspy_scrapy.pipelines.sql import Refused
+    from netspy_scrapy.spiders.logger import SpiderLogger
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_HEADER = 4 * 1024 * 1024
@@ -147,7 +147,7 @@ def _lines_of(records: Iterable[Iterable[Any]], line_end: str) -> list[str]:
 class _CsvFile:
     """One file; it is opened anew for each batch, so it may be moved or replaced in between."""
 
-    def __init__(self, path: Path, logger: logging.Logger) -> None:
+    def __init__(self, path: Path, logger: SpiderLogger) -> None:
         self._shared = SharedPath(path)
         self._path = self._shared.path
         self._logger = logger

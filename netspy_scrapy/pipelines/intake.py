@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from scrapy.utils.python import global_object_name
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import stats as keys
-from netspy_scrapy.exceptions import UpdateKeyError
+from netspy_scrapy.exceptions import ItemError, UpdateKeyError
 from netspy_scrapy.items import Item, UpdateItem, fields_of, table_name_of
 from netspy_scrapy.pipelines.batcher import after
 from netspy_scrapy.pipelines.rows import Row, Settlement, fingerprint, snapshot
@@ -183,8 +184,7 @@ class Intake:
                         f"{type(item).__name__} has no value for its update key "
                         + ", ".join(map(repr, missing))
                     )
-            if item.pipelines is not None:
-                route = tuple(_sink_path(one) for one in item.pipelines)
+            route = _route(item)
         elif isinstance(item, dict):
             table = self._settings.default_table
         else:
@@ -198,10 +198,15 @@ class Intake:
         table = getattr(item, "table_name", None) or self._settings.default_table
         reason = f"{type(exc).__name__}: {exc}"
         logger.error("An item of %r is refused: %s", table, reason)
-        update_keys = tuple(item.update_key) if isinstance(item, UpdateItem) else None
+        update_keys = None
+        route = None
+        if isinstance(item, Item):
+            with suppress(ItemError):
+                update_keys = tuple(item.update_key) if isinstance(item, UpdateItem) else None
+            with suppress(ItemError):
+                route = _route(item)
         row = Row(table, fields_of(item), update_keys, (), None)
-        route = getattr(item, "pipelines", None)
-        paths = [sink.path for sink in self._sinks] if route is None else map(_sink_path, route)
+        paths = [sink.path for sink in self._sinks] if route is None else route
         for path in dict.fromkeys(paths):
             self._dump(row, reason, path)
 
@@ -282,6 +287,18 @@ class Intake:
         sink.bind(self._crawler)
         sink.batcher = self._context().new_batcher(sink, sink.name, path, opener=sink.open)
         return sink
+
+
+def _route(item: Item) -> tuple[str, ...] | None:
+    """Return the paths of the sinks that *item* names, or None: all."""
+    chosen: Any = item.pipelines
+    if chosen is None:
+        return None
+    if isinstance(chosen, (str, type)):
+        chosen = [chosen]
+    if not hasattr(chosen, "__iter__"):
+        raise ItemError(f"item.pipelines is a list of pipelines, not {chosen!r}")
+    return tuple(_sink_path(one) for one in chosen)
 
 
 def _sink_path(one: Any) -> str:

@@ -107,10 +107,12 @@ def _weight(value: Any) -> int:
 def fingerprint(table: str, data: dict[str, Any], keys: Iterable[str], *, update: bool) -> bytes:
     """Return 16 bytes that are equal for equal items.
 
-    Of an item with unique keys only these fields count, else all that are not empty; of an
-    update always the latter, and it never equals that of a new row.
+    Of an item with unique keys only these fields count, else, and where none of them has a value,
+    all that are not empty; of an update always the latter, and it never equals that of a new row.
     """
     chosen = None if update else tuple(keys)
+    if chosen and all(_is_empty(data.get(name)) for name in chosen):
+        chosen = None
     fields = (
         {name: data.get(name) for name in chosen}
         if chosen

@@ -25,10 +25,10 @@ from netspy_scrapy.pipelines.sql import (
 from netspy_scrapy.settings import read_text
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from netspy_scrapy.pipelines.sql import ColumnGroup, Refused
+    from netspy_scrapy.spiders.logger import SpiderLogger
 
 _DIALECT = Dialect(is_same="IS")
 _ADAPTER = Adapter(
@@ -230,7 +230,7 @@ class SqlitePipeline(BasePipeline):
 class _Table:
     """A table, looked at within the transaction in which it is written."""
 
-    def __init__(self, db: sqlite3.Connection, name: str, logger: logging.Logger) -> None:
+    def __init__(self, db: sqlite3.Connection, name: str, logger: SpiderLogger) -> None:
         fault = fault_of_name(name)
         if fault is None and _folded(name).startswith("sqlite_"):
             fault = f"SQLite keeps the table {name!r} for itself: its names begin with sqlite_"

@@ -62,6 +62,12 @@ class Scheduler(ScrapyScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue *request*; False: the request filter knows it."""
+        if _is_hop(request) and not request.dont_filter:
+            request.dont_filter = True
+            try:
+                return self.enqueue_request(request)
+            finally:
+                request.dont_filter = False
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)
@@ -198,3 +204,15 @@ class Scheduler(ScrapyScheduler):
             yield from drain()
         while (request := self.mqs.pop()) is not None:
             yield request
+
+
+def _is_hop(request: Request) -> bool:
+    """Tell whether a redirect of a netspy request made *request*: it gets its own answer.
+
+    Its page may have been fetched for another request, or be the very same with a cookie now.
+    """
+    return (
+        isinstance(request, FacadeRequest)
+        and request.is_sealed
+        and bool(request.meta.get("redirect_urls"))
+    )

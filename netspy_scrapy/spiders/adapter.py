@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import scrapy.http
 
-from netspy_scrapy.http.request import Request
+from netspy_scrapy.http.request import ANSWER, SEEN, Request
 from netspy_scrapy.http.response import Response
 
 if TYPE_CHECKING:
@@ -93,16 +93,37 @@ def call_back(
     kwargs: dict[str, Any],
 ) -> Any:
     """Call a netspy callback for an answer, and convert what it gives."""
-    request = view(response.request)
-    output = function(*owner, request, Response(response, request), **kwargs)
+    request, answer = views(response)
+    output = function(*owner, request, answer, **kwargs)
     return spider.netspy_output(output, getattr(function, "__name__", repr(function)))
 
 
+def views(response: scrapy.http.Response) -> tuple[Any, Response]:
+    """Return the request and the answer as netspy's code is to see them: the same ones each time.
+
+    What ``validate`` notes on them is there in the callback.
+    """
+    core = response.request
+    request = view(core)
+    known: Response | None = core.__dict__.get(ANSWER) if isinstance(core, Request) else None
+    if known is None or known.raw is not response or known.request is not request:
+        known = Response(response, request)
+        if isinstance(core, Request):
+            core.__dict__[ANSWER] = known
+    return request, known
+
+
 def view(request: scrapy.Request | None) -> Any:
-    """Return *request* as netspy's code is to see it."""
+    """Return *request* as netspy's code is to see it: the same object each time.
+
+    One that the spider has yielded again is on its way, and no longer shown.
+    """
     if not isinstance(request, Request):
         return request
-    seen = request.unsealed()
+    known: Request | None = request.__dict__.get(SEEN)
+    if known is not None and not known.is_sealed:
+        return known
+    seen = request.__dict__[SEEN] = request.unsealed()
     if isinstance(seen.callback, FunctionCallback):
         seen.callback = seen.callback.wrapped
     return seen

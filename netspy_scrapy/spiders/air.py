@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import scrapy
@@ -12,16 +14,22 @@ from scrapy import signals
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, RequestError, SpiderError
+from netspy_scrapy.exceptions import (
+    HookError,
+    HttpStatusError,
+    NotRetryError,
+    RequestError,
+    SpiderError,
+)
 from netspy_scrapy.http.request import Request
 from netspy_scrapy.http.response import Response
-from netspy_scrapy.spiders.adapter import FunctionCallback, adapt_callbacks, view
+from netspy_scrapy.spiders.adapter import FunctionCallback, adapt_callbacks, view, views
 from netspy_scrapy.spiders.logger import SpiderLogger
 from netspy_scrapy.spiders.setup import configure
 from netspy_scrapy.stats import ITEMS_REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
@@ -59,11 +67,17 @@ class AirSpider(scrapy.Spider):
     netspy_start_error: Exception | None = None
     """What ``start_callback`` or ``start_requests`` raised."""
 
+    netspy_loop: asyncio.AbstractEventLoop | None = None
+    """The loop that the crawl runs in."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if not cls.__dict__.get("name"):
             cls.name = cls.__name__
-        if "start" not in cls.__dict__:
+        own = cls.__dict__.get("start")
+        if inspect.isfunction(own) and not inspect.isasyncgenfunction(own):
+            cls.start = _blocking(own)  # type: ignore[method-assign]
+        elif own is None:
             # Below Scrapy 2.15 a start_requests() without a start() beside it is called deprecated.
             cls.start = cls.start  # type: ignore[method-assign]
         adapt_callbacks(cls)
@@ -155,12 +169,15 @@ class AirSpider(scrapy.Spider):
         return run(self)
 
     def stop(self) -> None:
-        """End the crawl: what runs is finished, what is queued is dumped."""
-        _scrapy.close_spider(self.crawler, "stopped")
+        """End the crawl: what runs is finished, what is queued is dumped. For any thread."""
+        loop = self.netspy_loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(_scrapy.close_spider, self.crawler, "stopped")
 
     # What the crawl calls ------------------------------------------------------------------------
     async def netspy_start(self) -> AsyncIterator[Any]:
         """Yield the first requests as Scrapy takes them."""
+        self.netspy_loop = asyncio.get_running_loop()
         try:
             self.start_callback()
             output = self.netspy_output(self.start_requests(), "start_requests")
@@ -196,8 +213,7 @@ class AirSpider(scrapy.Spider):
         """Ask ``validate`` before the callback."""
         if type(self).validate is AirSpider.validate:
             return
-        request = view(response.request)
-        if self.validate(request, Response(response, request)) is False:
+        if self.validate(*views(response)) is False:
             raise NotRetryError("validate returned False")
 
     def netspy_before_retry(
@@ -209,14 +225,13 @@ class AirSpider(scrapy.Spider):
         """Call ``exception_request`` before a retry; it may change the request in place."""
         if type(self).exception_request is AirSpider.exception_request:
             return
-        if exception is None and response is not None:
-            exception = HttpStatusError(response, "fetched again")
-        assert exception is not None
         if isinstance(again, Request):
             again.unseal()
+            if response is not None and isinstance(response.request, Request):
+                again.__dict__.update(view(response.request).custom)
         try:
             seen: Any = again
-            self.exception_request(seen, Response.of(response, seen), exception)
+            self.exception_request(seen, Response.of(response, seen), _cause(response, exception))
         except Exception:
             self.logger.exception("exception_request raised")
         if isinstance(again, Request):
@@ -228,9 +243,12 @@ class AirSpider(scrapy.Spider):
         """Call ``failed_request`` for a request that failed for good; return what it yields."""
         if type(self).failed_request is AirSpider.failed_request:
             return
-        seen = view(request)
         try:
-            answer = self.failed_request(seen, Response.of(response, seen))
+            if response is not None and response.request is request:
+                answer = self.failed_request(*views(response))
+            else:
+                seen = view(request)
+                answer = self.failed_request(seen, Response.of(response, seen))
             yield from self._converted(answer, "failed_request")
         except Exception:
             self.logger.exception("failed_request raised")
@@ -306,3 +324,28 @@ class AirSpider(scrapy.Spider):
         """Fail a request that cannot be sent, as a download that failed."""
         CrawlContext.of(self.crawler).failures.fail(request, "RequestError", str(exc))
         return self.netspy_failed(request, None)
+
+
+def _blocking(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an overridden ``start()`` in a form that Scrapy may call too."""
+
+    @wraps(start)
+    def either(self: AirSpider, *args: Any, **kwargs: Any) -> Any:
+        return self.netspy_start() if self.netspy_active else start(self, *args, **kwargs)
+
+    return either
+
+
+def _cause(response: scrapy.http.Response | None, exception: Exception | None) -> Exception:
+    """Return what ``exception_request`` is to see: a network's failure is a RequestError."""
+    if isinstance(exception, HookError):
+        cause = exception.__cause__
+        return cause if isinstance(cause, Exception) else exception
+    if response is not None:
+        return exception or HttpStatusError(response, "fetched again")
+    assert exception is not None
+    if isinstance(exception, SpiderError):
+        return exception
+    failed = RequestError(f"{type(exception).__name__}: {exception}")
+    failed.__cause__ = exception
+    return failed

@@ -13,6 +13,7 @@ import logging
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.crawler import AsyncCrawlerRunner
@@ -114,6 +115,8 @@ class _Run:
     async def _crawl(self) -> None:
         self._runner = AsyncCrawlerRunner(self._settings)
         crawler = self._runner.create_crawler(type(self._spider))
+        if crawler.settings["LOG_FILE"]:
+            Path(crawler.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
         configure_logging(crawler.settings)
         _scrapy.install_resolver(crawler)
         self._task = asyncio.ensure_future(

@@ -43,6 +43,7 @@ _SCRAPY_DEFAULTS: dict[str, Any] = {
     "DOWNLOAD_DELAY": 0.0,
     "DOWNLOAD_VERIFY_CERTIFICATES": True,
     "LOG_LEVEL": "INFO",
+    "METAREFRESH_ENABLED": False,
     "NETSPY_RETRY_CALLBACK_ERRORS": True,
     "REDIRECT_PRIORITY_ADJUST": 0,
     "RETRY_PRIORITY_ADJUST": 0,
@@ -51,7 +52,11 @@ _SCRAPY_DEFAULTS: dict[str, Any] = {
     "SCHEDULER_DISK_QUEUE": "scrapy.squeues.PickleFifoDiskQueue",
     "SCHEDULER_START_MEMORY_QUEUE": None,
     "SCHEDULER_START_DISK_QUEUE": None,
+    "URLLENGTH_LIMIT": 0,
 }
+
+#: loguru's levels that logging does not know.
+_LOG_LEVELS = {"SUCCESS": "INFO", "TRACE": "DEBUG"}
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
@@ -92,7 +97,8 @@ def translated(values: Mapping[str, Any]) -> dict[str, Any]:
             )
         del values["DOWNLOADER_MIDDLEWARES"]
     if isinstance(values.get("LOG_LEVEL"), str):
-        values["LOG_LEVEL"] = values["LOG_LEVEL"].upper()
+        level = values["LOG_LEVEL"].upper()
+        values["LOG_LEVEL"] = _LOG_LEVELS.get(level, level)
     return values
 
 

@@ -90,7 +90,8 @@ def test_failures_in_process_response_are_failures(site: Any) -> None:
             yield scrapy.Request(site.url("/loop"), dont_filter=True)
 
     crawler = crawl(Loop, {"REDIRECT_MAX_TIMES": 2})
-    assert netspy_stats(crawler)["netspy/drops"] == 1
+    assert netspy_stats(crawler)["netspy/failures/IgnoreRequest"] == 1
+    assert len(dumped()) == 2
 
 
 def test_robots_and_media_do_not_wait_for_each_other(site: Any) -> None:
