@@ -18,6 +18,7 @@ from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
+from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
@@ -105,6 +106,7 @@ class Addon:
         self._note_names(settings)
         self._note_contradictions(settings)
         self._check(settings)
+        self._note_unwritable(settings)
         self._mirror(settings)
         self._install_middlewares(settings)
         self._install_scheduler(settings)
@@ -256,6 +258,12 @@ class Addon:
                 f"RETRY_STATUS_CODES lists {', '.join(map(str, never))}: 2xx and 3xx are never "
                 "retried"
             )
+
+    def _note_unwritable(self, settings: BaseSettings) -> None:
+        for name in ("FAILED_ITEM_PATH", "FAILED_REQUEST_PATH"):
+            why = DumpFile(settings.get(name, SETTINGS[name].default)).check_writable()
+            if why:
+                self.notes.append(f"{name}: {why}; what fails for good will be lost")
 
     def _note_names(self, settings: BaseSettings) -> None:
         known = SETTINGS.keys() | UNSUPPORTED

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+_PLAIN_HOOKS = ("validate", "exception_request", "failed_request", "start_callback", "end_callback")
+
+
 class AirSpider(scrapy.Spider):
     """A netspy spider: ``start_requests`` and callbacks ``(self, request, response)``.
 
@@ -116,6 +119,12 @@ class AirSpider(scrapy.Spider):
         else:
             spider = cast("Self", instance)
             spider._set_crawler(crawler)  # noqa: SLF001
+        for name in _PLAIN_HOOKS:
+            if inspect.iscoroutinefunction(getattr(spider, name)):
+                raise SpiderError(
+                    f"{cls.__name__}.{name} is async, and would never be awaited: of the hooks "
+                    "only download_midware may be"
+                )
         spider.netspy_active = True
         spider.netspy_start_error = None
         crawler.signals.connect(spider.netspy_closed, signals.spider_closed)

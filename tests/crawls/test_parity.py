@@ -943,3 +943,58 @@ def test_log_settings_of_netspy(site: Any, folder: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert (folder / "logs" / "run.log").exists()
+
+
+# What cannot work is named -----------------------------------------------------------------------
+def test_async_hooks_are_refused(site: Any) -> None:
+    """An async validate would never be awaited, and every page accepted."""
+
+    class Awaits(Spider):
+        async def validate(self, request: Any, response: Any) -> None:
+            raise mw.NotRetryError("no")
+
+    with pytest.raises(mw.SpiderError, match=r"Awaits\.validate is async"):
+        crawl(Awaits, seeds=[mw.Request(site.url("/page/1"))])
+
+
+def test_a_dump_that_cannot_be_written_is_named(
+    site: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The start says that failures would be lost."""
+    (folder / "taken").mkdir()
+    crawl(Spider, {"FAILED_REQUEST_PATH": "taken"}, seeds=[mw.Request(site.url("/page/1"))])
+
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any("FAILED_REQUEST_PATH" in one and "not a regular file" in one for one in said)
+
+
+class WrongKey(mw.UpdateItem):
+    __update_key__: Any = 5
+
+
+def test_senseless_directions_of_items_are_dumped(site: Any) -> None:
+    """A key that is no name, pipelines that are no list: the row is in the dump, once."""
+
+    class Yields(Spider):
+        def parse(self, request: Any, response: Any) -> Any:
+            yield WrongKey(n=1)
+            yield Number(n=2, pipelines="no.such.Pipeline")
+            yield Number(n=3, pipelines=3)
+
+    crawl(Yields, seeds=[mw.Request(site.url("/page/1"))])
+
+    assert sorted(line["data"]["n"] for line in dumped("failed_items.jsonl")) == [1, 2, 3]
+
+
+def test_the_password_of_a_url_is_not_logged(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Scrapy's log lines show the URL without user and password."""
+
+    class Silent(Spider):
+        def parse(self, request: Any, response: Any) -> None:
+            assert request.url.startswith("http://user:")
+
+    caplog.set_level("DEBUG")
+    url = site.url("/echo").replace("http://", "http://user:hush@")
+    crawl(Silent, seeds=[mw.Request(url), mw.Request(url)])
+
+    assert [one for one in caplog.messages if "hush" in one] == []
