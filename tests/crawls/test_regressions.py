@@ -270,8 +270,13 @@ def test_extensions_may_steer_slots(site: Any) -> None:
     """The delay that an extension writes into a download slot is kept to."""
 
     class Steers(PlainSpider):
-        def parse(self, response: Any) -> Any:
-            super().parse(response)
+        @classmethod
+        def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+            spider = super().from_crawler(crawler, *args, **kwargs)
+            crawler.signals.connect(spider.slow_down, scrapy.signals.response_downloaded)
+            return spider
+
+        def slow_down(self) -> None:
             for slot in self.crawler.engine.downloader.slots.values():
                 slot.delay = 0.4
 
