@@ -212,9 +212,14 @@ class Politeness:
                     one.set_result(None)
 
     def _robots_known(self, origin: str) -> None:
+        self._set_crawl_delay(origin.partition("://")[2], origin)
+
+    def _set_crawl_delay(self, domain: str, origin: str) -> None:
+        """Have *domain* keep to the Crawl-delay of *origin*: the longer one of http and https."""
         assert self.robots is not None
-        domain = origin.partition("://")[2]
-        self.registry.set_crawl_delay(self.registry.get(domain), self.robots.crawl_delay(origin))
+        host = origin.partition("://")[2]
+        delay = max(self.robots.crawl_delay(f"{scheme}://{host}") for scheme in ("http", "https"))
+        self.registry.set_crawl_delay(self.registry.get(domain), delay)
 
     def handled(self, response: Response) -> None:
         """Note that the callback of *response* is done: its domain is well."""
@@ -306,6 +311,7 @@ class Politeness:
         if self.robots.rules_of(origin) is None:  # some other middleware answered or refused it
             self.learn_robots_error(origin, "it was not answered")
         domain = request.meta[metakeys.HOLDS]
+        self._set_crawl_delay(domain, origin)  # a slot of the user's own has another name
         self.held.discard(domain)
         self._reconsider(domain)
 

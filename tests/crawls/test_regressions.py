@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from typing import Any
 
@@ -273,7 +274,7 @@ def test_extensions_may_steer_slots(site: Any) -> None:
         @classmethod
         def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
             spider = super().from_crawler(crawler, *args, **kwargs)
-            crawler.signals.connect(spider.slow_down, scrapy.signals.response_downloaded)
+            crawler.signals.connect(spider.slow_down, signals.response_downloaded)
             return spider
 
         def slow_down(self) -> None:
@@ -285,6 +286,43 @@ def test_extensions_may_steer_slots(site: Any) -> None:
 
     arrived = [one.t for one in site.log()]
     assert arrived[-1] - arrived[0] >= 0.7
+
+
+def test_crawl_delay_holds_for_a_slot_of_the_users_own(site: Any) -> None:
+    """robots.txt's Crawl-delay paces requests with a ``download_slot`` of their own, too."""
+    site.set("/robots.txt", body=b"User-agent: *\nCrawl-delay: 0.5\n")
+
+    class Own(PlainSpider):
+        async def start(self) -> Any:
+            for n in (1, 2, 3):
+                yield scrapy.Request(site.url(f"/page/{n}"), meta={"download_slot": "mine"})
+
+    crawl(Own, OBEY)
+
+    arrived = [one.t for one in site.log() if one.path != "/robots.txt"]
+    assert len(arrived) == 3
+    assert min(b - a for a, b in itertools.pairwise(arrived)) >= 0.45
+
+
+def test_crawl_delay_is_the_longer_one_of_http_and_https(site: Any) -> None:
+    """Both share a domain: the one read last does not undo the other's Crawl-delay."""
+
+    class Knows(PlainSpider):
+        def parse(self, response: Any) -> Any:
+            super().parse(response)
+            pace = CrawlContext.of(self.crawler).politeness
+            host = site.url("").partition("://")[2].rstrip("/")
+            pace.learn_robots(f"http://{host}", _robots(site, b"User-agent: *\nCrawl-delay: 7"))
+            pace.learn_robots(f"https://{host}", _robots(site, b"User-agent: *\n"))
+            self.pages.append(pace.registry.get(host).crawl_delay)
+
+    crawler = crawl(Knows, OBEY, urls=(site.url("/page/1"),))
+    assert crawler.spider.pages[-1] == 7
+
+
+def _robots(site: Any, body: bytes) -> scrapy.http.Response:
+    request = scrapy.Request(site.url("/robots.txt"))
+    return scrapy.http.TextResponse(request.url, body=body, request=request)
 
 
 def test_downloads_after_the_cut_do_not_start(site: Any) -> None:
