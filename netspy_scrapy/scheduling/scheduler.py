@@ -7,10 +7,12 @@ import heapq
 import itertools
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
 from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.job import job_dir
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
 logger = logging.getLogger(__name__)
+
+#: In a job directory while a crawl is running.
+RUNNING_FILE = "netspy_running"
 
 #: Unfinished requests are written in portions of this many lines.
 _DUMP_PORTION = 1000
@@ -58,6 +63,7 @@ class Scheduler(ScrapyScheduler):
         self._timer: asyncio.TimerHandle | None = None
         self.starved = False
         """Whether the engine was told that no request may go, and none came since."""
+        self._mark_running()
         return super().open(spider)
 
     def enqueue_request(self, request: Request) -> bool:
@@ -173,6 +179,27 @@ class Scheduler(ScrapyScheduler):
         result: Any = super().close(reason)
         if result is not None:
             await result
+        if self._running is not None:
+            self._running.unlink(missing_ok=True)
+
+    def _mark_running(self) -> None:
+        """Leave a file in the job directory until the queues are closed.
+
+        A killed process leaves it behind, with queues that Scrapy cannot read, and a request
+        filter that knows their pages.
+        """
+        folder = job_dir(self.crawler.settings)
+        self._running = Path(folder, RUNNING_FILE) if folder else None
+        if self._running is None:
+            return
+        if self._running.exists():
+            logger.error(
+                "The last run of the job in %s was killed: requests that it had queued are lost, "
+                "and the request filter drops their pages when they are yielded again. To fetch "
+                "them, delete *requests.seen there and start anew; pages that were fetched are "
+                "fetched again then.", folder, extra={"spider": self.crawler.spider},
+            )  # fmt: skip
+        self._running.touch()
 
     def _keep_waiting_on_disk(self) -> None:
         """Write the waiting requests to the job directory, with the time they are due."""
