@@ -307,7 +307,7 @@ class AirSpider(scrapy.Spider):
         if isinstance(one, Request):
             try:
                 return (self.netspy_seal(one),)
-            except RequestError as exc:
+            except Exception as exc:  # noqa: BLE001 - whatever its values raise, it fails alone
                 return self._unusable(one, exc)
         if isinstance(one, scrapy.Request) or is_item(one):
             return (one,)
@@ -329,9 +329,10 @@ class AirSpider(scrapy.Spider):
     async def _converted_coroutine(self, output: Any, where: str) -> Any:
         return self.netspy_output(await output, where)
 
-    def _unusable(self, request: Request, exc: RequestError) -> Iterable[Any]:
+    def _unusable(self, request: Request, exc: Exception) -> Iterable[Any]:
         """Fail a request that cannot be sent, as a download that failed."""
-        CrawlContext.of(self.crawler).failures.fail(request, "RequestError", str(exc))
+        reason = str(exc) if isinstance(exc, RequestError) else f"{type(exc).__name__}: {exc}"
+        CrawlContext.of(self.crawler).failures.fail(request, "RequestError", reason)
         return self.netspy_failed(request, None)
 
 

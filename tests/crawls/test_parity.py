@@ -998,3 +998,15 @@ def test_the_password_of_a_url_is_not_logged(site: Any, caplog: pytest.LogCaptur
     crawl(Silent, seeds=[mw.Request(url), mw.Request(url)])
 
     assert [one for one in caplog.messages if "hush" in one] == []
+
+
+@pytest.mark.parametrize("wrong", [{"proxies": 5}, {"files": 5}, {"params": 5}, {"data": object()}])
+def test_values_that_cannot_be_sent_cost_their_request_only(
+    site: Any, wrong: dict[str, Any]
+) -> None:
+    """The request fails, with hook and dump; the next one is fetched."""
+    seeds = [mw.Request(site.url("/page/1"), **wrong), mw.Request(site.url("/page/2"))]
+    crawler = crawl(Spider, seeds=seeds)
+
+    assert [row["url"] for row in data_of(crawler)] == [site.url("/page/2")]
+    assert [line["url"] for line in dumped()] == [site.url("/page/1")]
