@@ -352,6 +352,9 @@ async def call(function: Callable[..., Any], *args: Any) -> Any:
     if inspect.iscoroutinefunction(function):
         return await function(*args)
     result = await asyncio.to_thread(function, *args)
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        # Nothing of it has run, and as an answer it would count as true.
+        raise TypeError(f"{getattr(function, '__qualname__', function)} must return, not yield")
     return await result if inspect.isawaitable(result) else result
 
 

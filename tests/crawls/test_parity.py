@@ -1010,3 +1010,20 @@ def test_values_that_cannot_be_sent_cost_their_request_only(
 
     assert [row["url"] for row in data_of(crawler)] == [site.url("/page/2")]
     assert [line["url"] for line in dumped()] == [site.url("/page/1")]
+
+
+class Yielding(BasePipeline):
+    def save_items(self, table: str, items: list[dict[str, Any]]) -> Any:
+        yield True
+
+
+def test_a_sink_that_yields_has_stored_nothing(site: Any) -> None:
+    """save_items written as a generator never ran: its rows are in the dump."""
+
+    class Yields(Spider):
+        __custom_setting__ = {"ITEM_PIPELINES": {Yielding: 300}}
+
+    crawl(Yields, seeds=[mw.Request(site.url("/page/1"))])
+
+    (line,) = dumped("failed_items.jsonl")
+    assert "must return, not yield" in line["reason"]
