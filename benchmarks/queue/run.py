@@ -2,13 +2,15 @@
 
 ::
 
-    python benchmarks/queue/run.py [--runs 3] [--only crawl,bare] [--handled 6000] [--json FILE]
+    python benchmarks/queue/run.py [--runs 3] [--only crawl,bare] [--handled 6000] [--control]
+        [--json FILE]
 
 ``crawl``
     CPU time for each request of a whole crawl whose download handler answers at once. 200,000
     requests are queued; the first 6,000 (``--handled``) are measured, fewer where Scrapy would
     take minutes for them, see "measured". Both have CONCURRENT_ITEMS=4. "Flat": how much a request
-    costs beside one at 100 domains.
+    costs beside one at 100 domains. With ``--control`` also plain Scrapy with a queue that knows no
+    domains: what else gets dearer with their number (download slots).
 ``bare``
     The queue alone: CPU time for a push, a pop and a ``len()``.
 
@@ -30,7 +32,11 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import in_turns, median, run_child, table, write_json  # noqa: E402
 
-SETTINGS = {"Scrapy": {}, "add-on": {"ADDONS": {"netspy_scrapy.Addon": 500}}}
+SETTINGS = {
+    "Scrapy": {},
+    "add-on": {"ADDONS": {"netspy_scrapy.Addon": 500}},
+    "no domains": {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"},
+}
 #: With so many domains Scrapy's queue is not asked for more requests than this.
 SCRAPY_MOST = {5_000: 1_000, 50_000: 100}
 FLAT_FROM = 100
@@ -41,18 +47,18 @@ def main():
     options = _options()
     domains = [int(number) for number in options.domains.split(",")]
     kinds = options.only.split(",")
+    queues = ["add-on"] if options.skip_scrapy else ["Scrapy", "add-on"]
+    chosen = {"crawl": queues + ["no domains"] * options.control, "bare": queues}
     names = [
-        (kind, queue, number) for kind in kinds for number in domains for queue in SETTINGS
-        if not options.skip_scrapy or queue != "Scrapy"
-    ]  # fmt: skip
+        (kind, queue, number) for kind in kinds for number in domains for queue in chosen[kind]
+    ]
     results = defaultdict(list)
     for run, name in in_turns(names, options.runs):
         found = {**_measure(name, options), "load": os.getloadavg()[0]}
         results[name].append(found)
         print(run + 1, *name, json.dumps(found), file=sys.stderr, flush=True)
-    queues = [queue for queue in SETTINGS if not options.skip_scrapy or queue != "Scrapy"]
     if "crawl" in kinds:
-        print(_show_crawl(results, queues, domains, options) + "\n")
+        print(_show_crawl(results, chosen["crawl"], domains, options) + "\n")
     if "bare" in kinds:
         print(_show_bare(results, queues, domains, options))
     if options.json:
@@ -72,6 +78,7 @@ def _options():
     parser.add_argument("--domains", default="1,100,5000,50000")
     parser.add_argument("--only", default="crawl,bare")
     parser.add_argument("--skip-scrapy", action="store_true")
+    parser.add_argument("--control", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
     return parser.parse_args()
 
