@@ -143,7 +143,6 @@ def _names(key: Any) -> list[str]:
 
 def _rebuild(cls: type[Item], fields: dict[str, Any], directions: dict[str, Any]) -> Item:
     item = cls.__new__(cls)
-    for name, value in fields.items():
-        setattr(item, name, value)
+    Item.__init__(item, fields)
     item.__dict__.update(directions)
     return item

@@ -193,6 +193,11 @@ class Request(scrapy.Request):
 
     @url.setter
     def url(self, value: str) -> None:
+        if self.given_url is not None and self.headers.get(b"Authorization") == _user_info_auth(
+            self.given_url
+        ):
+            # It is for the site that the old URL named.
+            self.headers.pop(b"Authorization", None)
         self.given_url = value
         usable, self._invalid = _usable_url(value)
         _scrapy.set_url(self, usable)
@@ -388,14 +393,24 @@ class Request(scrapy.Request):
 
     def _take_user_info(self, url: str) -> None:
         """Make Basic authentication of ``user:password@`` in the URL."""
-        if "@" not in url:
-            return
-        parts = urlsplit(url)
-        user_info, at, host = parts.netloc.rpartition("@")
-        if at:
-            user, _, password = user_info.partition(":")
-            self.headers.setdefault("Authorization", basic_auth((unquote(user), unquote(password))))
+        auth = _user_info_auth(url)
+        if auth is not None:
+            self.headers.setdefault("Authorization", auth)
+            parts = urlsplit(url)
+            host = parts.netloc.rpartition("@")[2]
             _scrapy.set_url(self, parts._replace(netloc=host).geturl())
+
+
+def _user_info_auth(url: str) -> bytes | None:
+    """Return the Authorization header that ``user:password@`` in *url* stands for, or None."""
+    if "@" not in url:
+        return None
+    try:
+        user_info, at, _ = urlsplit(url).netloc.rpartition("@")
+    except ValueError:
+        return None
+    user, _, password = user_info.partition(":")
+    return basic_auth((unquote(user), unquote(password))).encode() if at else None
 
 
 def _usable_url(url: Any) -> tuple[str, str | None]:

@@ -63,8 +63,9 @@ class Scheduler(ScrapyScheduler):
         self._timer: asyncio.TimerHandle | None = None
         self.starved = False
         """Whether the engine was told that no request may go, and none came since."""
+        opened = super().open(spider)
         self._mark_running()
-        return super().open(spider)
+        return opened
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue *request*; False: the request filter knows it."""

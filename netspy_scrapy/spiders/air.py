@@ -179,9 +179,12 @@ class AirSpider(scrapy.Spider):
 
     def stop(self) -> None:
         """End the crawl: what runs is finished, what is queued is dumped. For any thread."""
-        loop = self.netspy_loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(_scrapy.close_spider, self.crawler, "stopped")
+        if not self.netspy_active:
+            return
+        if self.netspy_loop is None:  # start() has not been asked yet: this is the crawl's thread
+            _scrapy.close_spider(self.crawler, "stopped")
+        else:
+            self.netspy_loop.call_soon_threadsafe(_scrapy.close_spider, self.crawler, "stopped")
 
     # What the crawl calls ------------------------------------------------------------------------
     async def netspy_start(self) -> AsyncIterator[Any]:
@@ -205,6 +208,7 @@ class AirSpider(scrapy.Spider):
     def netspy_closed(self) -> None:
         """Call ``end_callback`` once the crawl is over."""
         self.netspy_active = False
+        self.netspy_loop = None
         try:
             self.end_callback()
         except Exception:

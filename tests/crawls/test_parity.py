@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scrapy import signals
 
 import netspy_scrapy as mw
 from netspy_scrapy import BasePipeline
@@ -918,6 +919,25 @@ def test_stop_from_another_thread(site: Any) -> None:
     spider.start()
 
     assert len(site.log()) < 100
+
+
+def test_stop_before_the_first_request_and_after_the_end(site: Any) -> None:
+    """stop() counts from the moment the spider is opened; after the end it does nothing."""
+
+    class Early(Spider):
+        @classmethod
+        def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+            spider = super().from_crawler(crawler, *args, **kwargs)
+            crawler.signals.connect(spider.stop, signals.spider_opened)
+            return spider
+
+    spider = Early()
+    spider.seeds = [mw.Request(site.url(f"/slow?ms=100&n={n}")) for n in range(50)]
+    spider.start()
+    spider.stop()
+
+    assert len(site.log()) < 50
+    assert spider.crawler.stats.get_value("finish_reason") == "stopped"
 
 
 @still_open("a second one is refused")

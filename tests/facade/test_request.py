@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -148,3 +149,26 @@ def test_bad_urls_are_told_when_sent(url: Any) -> None:
 def test_proxies(proxy: dict[str, Any], expected: str | None) -> None:
     """proxy and proxies are taken in the forms of httpx and requests."""
     assert mw.Request("http://a.example/", **proxy).seal().meta.get("proxy") == expected
+
+
+def test_user_and_password_of_a_url_stay_with_it() -> None:
+    """A request that is given another URL does not take them there; what was set by hand stays."""
+    request = mw.Request("http://user:pw@one.test/").seal()
+    assert request.headers["Authorization"] == b"Basic dXNlcjpwdw=="
+
+    again = request.unsealed()
+    again.url = "http://two.test/"
+    assert b"Authorization" not in again.seal().headers
+
+    own = mw.Request("http://user:pw@one.test/", headers={"Authorization": "Bearer x"}).seal()
+    other = own.unsealed()
+    other.url = "http://two.test/"
+    assert other.seal().headers["Authorization"] == b"Bearer x"
+
+
+def test_copies_of_an_item_keep_all_fields() -> None:
+    """A field that begins with an underscore, given in a mapping, is one in copies too."""
+    item = mw.Item({"_id": 1, "items": 2})
+    for other in (deepcopy(item), pickle.loads(pickle.dumps(item))):
+        assert other == {"_id": 1, "items": 2}
+        assert other.items == 2

@@ -8,7 +8,6 @@ import logging
 import random
 import signal
 import stat
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -27,6 +26,7 @@ from scrapy.settings import Settings
 from netspy_scrapy.exceptions import ConfigError, PipelineError, UpdateNotSupportedError
 from netspy_scrapy.items import Item
 from netspy_scrapy.pipelines.csv import CsvPipeline
+from tests.pipelines import processes
 
 on_unix = pytest.mark.skipif(sys.platform == "win32", reason="modes, signals: run it on Unix")
 
@@ -54,22 +54,7 @@ def names(folder="."):
 
 def start(script, *args):
     """Run *script* in a process of its own, with a sink for this folder."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + script, *map(str, args)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-PRELUDE = """
-import sys
-from types import SimpleNamespace
-from scrapy.settings import Settings
-from netspy_scrapy.pipelines.csv import CsvPipeline
-sink = CsvPipeline()
-sink.bind(SimpleNamespace(settings=Settings({"CSV_OUTPUT_DIR": "."})))
-sink.open()
-"""
+    return processes.start(CsvPipeline, {"CSV_OUTPUT_DIR": "."}, script, *args)
 
 
 # Header and columns ----------------------------------------------------------------------------

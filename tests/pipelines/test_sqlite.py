@@ -6,7 +6,6 @@ import logging
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from scrapy.settings import Settings
 
 from netspy_scrapy.exceptions import ConfigError, PipelineError
 from netspy_scrapy.pipelines.sqlite import SqlitePipeline
+from tests.pipelines import processes
 
 on_unix = pytest.mark.skipif(sys.platform == "win32", reason="signals: run it on Unix")
 
@@ -52,22 +52,7 @@ def ask(sql, *args, path="items.db"):
 
 def start(script, *args):
     """Run *script* in a process of its own, with a sink for this folder."""
-    return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + script, *map(str, args)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-PRELUDE = """
-import sys
-from types import SimpleNamespace
-from scrapy.settings import Settings
-from netspy_scrapy.pipelines.sqlite import SqlitePipeline
-sink = SqlitePipeline()
-sink.bind(SimpleNamespace(settings=Settings({"SQLITE_PATH": "items.db"})))
-sink.open()
-"""
+    return processes.start(SqlitePipeline, {"SQLITE_PATH": "items.db"}, script, *args)
 
 
 # Tables and columns ----------------------------------------------------------------------------
