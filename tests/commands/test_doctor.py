@@ -263,6 +263,7 @@ def test_secrets_are_masked(site: Site) -> None:
 
 
 # Sites -----------------------------------------------------------------------------------------
+@pytest.mark.timed
 def test_robots_txt(site: Site) -> None:
     """Each start URL is allowed or forbidden, and the Crawl-delay makes the pages per hour."""
     site.set("/robots.txt", 200, ROBOTS, TEXT)
@@ -322,6 +323,7 @@ def test_each_site_has_its_own_pace(site: Site) -> None:
     assert {arrival.path for arrival in site.log()} == {"/robots.txt", "/rules"}
 
 
+@pytest.mark.timed
 def test_sites_that_cannot_be_reached(site: Site) -> None:
     """A site that refuses, is silent, breaks off or is unknown: it says so, soon, with status 0."""
     site.set("/robots.txt", delay=30)

@@ -740,11 +740,12 @@ def test_second_signal_ends_at_once(project):
     assert not leftovers()
 
 
+@pytest.mark.timed
 def test_kill_loses_no_row(project):
     """kill -9 at any moment: in the end every row is stored, at least once, by both sinks."""
     rows = 300
     dump(*[line(n, "First", "Second") for n in range(rows)])
-    faults(First={"sleep": 0.002})
+    faults(First={"sleep": 0.02})
     kills = 0
     for _ in range(6):
         process = start("-s", "ITEM_MAX_CACHED_COUNT=10")
@@ -754,6 +755,7 @@ def test_kill_loses_no_row(project):
         process.kill()
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
+    faults(First={})
     done = replay()
 
     assert kills >= 4

@@ -26,6 +26,7 @@ def times(site: Any, prefix: str, host: str | None = None) -> list[float]:
 
 
 # Rests -------------------------------------------------------------------------------------------
+@pytest.mark.timed
 def test_retry_after_rests_the_whole_domain_once(site: Any, caplog: Any) -> None:
     """Eight 429s with Retry-After: 2 rest the domain for 2 s, not 16, and nothing hits it."""
     site.set("/limited", body=b"page")
@@ -48,6 +49,7 @@ def test_retry_after_rests_the_whole_domain_once(site: Any, caplog: Any) -> None
     assert netspy_stats(crawler)["netspy/rests"] == 1
 
 
+@pytest.mark.timed
 def test_a_resting_domain_costs_another_nothing(site: Any) -> None:
     """While one domain rests with many requests queued, another is served as if alone."""
     site.set("/limited", body=b"page")
@@ -71,6 +73,7 @@ def test_a_resting_domain_costs_another_nothing(site: Any) -> None:
     assert len(times(site, "/limited", A)) == 201
 
 
+@pytest.mark.timed
 def test_a_rest_ends_in_time_with_few_requests(site: Any) -> None:
     """The engine wakes when a rest ends, within a tenth of a second."""
     url = site.url("/seq/w?codes=503,200&retry_after=1")
@@ -91,6 +94,7 @@ def test_a_site_that_refuses_for_ever_ends_the_crawl(site: Any) -> None:
     assert len(times(site, "/limited")) == 10
 
 
+@pytest.mark.timed
 def test_backoff_rests_the_domain(site: Any) -> None:
     """RETRY_BACKOFF quiets the domain, not only the request that failed."""
     failing = site.url("/seq/z?codes=503,200")
@@ -116,6 +120,7 @@ class Netspy(mw.AirSpider):
         yield {"url": response.url}
 
 
+@pytest.mark.timed
 def test_a_domain_that_fails_in_a_row_rests(site: Any, caplog: Any) -> None:
     """CIRCUIT_FAILURE_THRESHOLD final failures in a row rest the domain CIRCUIT_COOLDOWN."""
     settings = {
@@ -161,6 +166,7 @@ def test_a_page_that_is_handled_resets_the_count(site: Any) -> None:
     assert "netspy/circuits" not in netspy_stats(crawler)
 
 
+@pytest.mark.timed
 def test_half_open_lets_one_request_through(site: Any) -> None:
     """NETSPY_CIRCUIT_HALF_OPEN: after the rest one request goes; its success opens the way."""
     site.set("/ill", body=b"page")
@@ -180,6 +186,7 @@ def test_half_open_lets_one_request_through(site: Any) -> None:
 
 
 # Rate --------------------------------------------------------------------------------------------
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("settings", "low", "high"),
     [
@@ -208,6 +215,7 @@ def test_delay_between_requests(
     assert max(gaps) <= high + 0.1
 
 
+@pytest.mark.timed
 def test_delays_of_domains_pass_side_by_side(site: Any) -> None:
     """Three domains with a delay take as long as one, and a domain without is not held up."""
     urls = tuple(site.url(f"/page/{n}", host=host) for n in range(4) for host in (A, B))
@@ -220,12 +228,13 @@ def test_delays_of_domains_pass_side_by_side(site: Any) -> None:
         urls=urls + free,
     )
 
-    assert time.monotonic() - begun < 2.4
+    assert time.monotonic() - begun < 2.8
     assert max(times(site, "/page/", C)) - min(times(site, "/page/", C)) < 0.9
     gaps = times(site, "/page/", A)
     assert all(b - a >= 0.37 for a, b in pairwise(gaps))
 
 
+@pytest.mark.timed
 def test_concurrency_of_one_domain(site: Any) -> None:
     """No more requests than CONCURRENT_REQUESTS_PER_DOMAIN are in flight, others take the rest."""
     urls = tuple(site.url(f"/slow?ms=200&n={n}", host=host) for n in range(6) for host in (A, B))
@@ -249,6 +258,7 @@ def test_policies_of_single_domains(site: Any) -> None:
     assert crawler.spider.pages == [(site.url("/status/404", host=B), 404)]
 
 
+@pytest.mark.timed
 def test_download_slots_of_the_user(site: Any) -> None:
     """DOWNLOAD_SLOTS is found by host name; a download_slot of the user is its own domain."""
 
@@ -274,6 +284,7 @@ def test_download_slots_of_the_user(site: Any) -> None:
     assert "mine" in [state.name for state in CrawlContext.of(crawler).politeness.registry]
 
 
+@pytest.mark.timed
 def test_a_redirect_counts_for_its_own_domain(site: Any) -> None:
     """A redirect from a to b is paced by b's delay, and a's slot is free at once."""
     targets = [site.url(f"/page/{n}", host=B) for n in range(3)]
@@ -286,6 +297,7 @@ def test_a_redirect_counts_for_its_own_domain(site: Any) -> None:
     assert all(b - a >= 0.37 for a, b in pairwise(arrived))
 
 
+@pytest.mark.timed
 def test_autothrottle_still_steers_the_delay(site: Any) -> None:
     """AutoThrottle's delay is kept to by the queue."""
     urls = tuple(site.url(f"/slow?ms=200&n={n}") for n in range(5))
@@ -398,6 +410,7 @@ def test_redirects_of_robots_txt_are_followed(site: Any) -> None:
     assert len(crawler.spider.pages) == 2
 
 
+@pytest.mark.timed
 def test_crawl_delay_is_a_floor(site: Any) -> None:
     """A Crawl-delay longer than DOWNLOAD_DELAY is kept to, and jitter never makes it shorter."""
     site.set("/robots.txt", body=b"User-agent: *\nCrawl-delay: 0.5\n")
@@ -408,6 +421,7 @@ def test_crawl_delay_is_a_floor(site: Any) -> None:
     assert all(b - a >= 0.48 for a, b in pairwise(arrived))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "1,5", "10s", ""])
 def test_senseless_crawl_delays_do_not_count(site: Any, value: str) -> None:
     """A Crawl-delay that is no plain number is not there."""
@@ -419,6 +433,7 @@ def test_senseless_crawl_delays_do_not_count(site: Any, value: str) -> None:
     assert time.monotonic() - begun < 2
 
 
+@pytest.mark.timed
 def test_robots_waits_hold_up_nobody(site: Any) -> None:
     """While robots.txt of one domain is slow to come, another is served."""
     site.set("/robots.txt", body=b"", delay=1.5, host=A)
@@ -462,6 +477,7 @@ def test_errbacks_get_what_robots_forbids(site: Any) -> None:
     assert isinstance(error, scrapy.exceptions.IgnoreRequest)
 
 
+@pytest.mark.timed
 def test_a_request_that_download_midware_moves_is_paced_where_it_goes(site: Any) -> None:
     """Where download_midware points a request at another domain, that domain's delay counts."""
 
@@ -486,6 +502,7 @@ def test_the_projects_user_agent_counts_for_robots(site: Any) -> None:
     assert crawler.spider.pages == []
 
 
+@pytest.mark.timed
 def test_download_delay_of_the_spider(site: Any) -> None:
     """The spider attribute download_delay is kept to, on every Scrapy."""
 

@@ -95,6 +95,7 @@ def test_failures_in_process_response_are_failures(site: Any) -> None:
     assert len(dumped()) == 2
 
 
+@pytest.mark.timed
 def test_robots_and_media_do_not_wait_for_each_other(site: Any) -> None:
     """A redirected robots.txt comes although media downloads that need it hold all the slots."""
     site.set("/robots.txt", status=301, headers={"Location": site.url("/rules", host=B)},
@@ -267,6 +268,7 @@ def test_a_changed_retry_request_keeps_counting(site: Any) -> None:
     assert len(crawler.spider.pages) == 3
 
 
+@pytest.mark.timed
 def test_extensions_may_steer_slots(site: Any) -> None:
     """The delay that an extension writes into a download slot is kept to."""
 
@@ -288,6 +290,7 @@ def test_extensions_may_steer_slots(site: Any) -> None:
     assert arrived[-1] - arrived[0] >= 0.7
 
 
+@pytest.mark.timed
 def test_crawl_delay_holds_for_a_slot_of_the_users_own(site: Any) -> None:
     """robots.txt's Crawl-delay paces requests with a ``download_slot`` of their own, too."""
     site.set("/robots.txt", body=b"User-agent: *\nCrawl-delay: 0.5\n")
@@ -325,6 +328,7 @@ def _robots(site: Any, body: bytes) -> scrapy.http.Response:
     return scrapy.http.TextResponse(request.url, body=body, request=request)
 
 
+@pytest.mark.timed
 def test_downloads_after_the_cut_do_not_start(site: Any) -> None:
     """What a callback downloads after NETSPY_STOP_TIMEOUT does not keep the crawl from ending."""
 
@@ -368,6 +372,7 @@ def test_the_queue_works_under_scrapys_scheduler(site: Any) -> None:
     assert len(crawler.spider.pages) == 5
 
 
+@pytest.mark.timed
 def test_concurrency_of_a_policy_may_be_higher(site: Any) -> None:
     """A policy's concurrency above CONCURRENT_REQUESTS_PER_DOMAIN is in effect."""
     policies = {f"{A}:*": {"concurrency": 12}}

@@ -98,6 +98,7 @@ def accounted(folder: Any) -> list[str]:
     return sorted("/" + url.partition("/")[2].partition("/")[2].partition("/")[2] for url in urls)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_a_long_rest(
@@ -118,6 +119,7 @@ def test_a_signal_during_a_long_rest(
     assert "shutdown" in err
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("command", COMMANDS)
 def test_downloads_that_take_too_long_are_cut(site: Any, folder: Any, command: list[str]) -> None:
     """After NETSPY_STOP_TIMEOUT the downloads in flight are cut off, and their requests kept."""
@@ -132,6 +134,7 @@ def test_downloads_that_take_too_long_are_cut(site: Any, folder: Any, command: l
     assert "2 downloads were not done within NETSPY_STOP_TIMEOUT = 1 s" in err
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_second_signal_dumps_what_sinks_hold(site: Any, folder: Any, command: list[str]) -> None:
     """A second signal ends the process at once; rows that were not stored yet are dumped."""
@@ -151,6 +154,7 @@ def test_a_second_signal_dumps_what_sinks_hold(site: Any, folder: Any, command: 
     assert lines[0]["reason"] == "the crawl was cut off before it was stored"
 
 
+@pytest.mark.timed
 def test_max_runtime(site: Any) -> None:
     """SPIDER_MAX_RUNTIME closes the crawl with a reason of its own, also during a long rest."""
     site.set("/busy", status=429, headers={"Retry-After": "50"})
@@ -165,6 +169,7 @@ def test_max_runtime(site: Any) -> None:
     assert netspy_stats(crawler)["netspy/requests/unfinished_dumped"] == len(dumped())
 
 
+@pytest.mark.timed
 def test_max_runtime_cuts_what_hangs(site: Any) -> None:
     """A download that hangs does not keep SPIDER_MAX_RUNTIME from ending the crawl."""
     settings = {"SPIDER_MAX_RUNTIME": 0.5, "NETSPY_STOP_TIMEOUT": 0.5}
@@ -213,6 +218,7 @@ def test_start_that_is_not_exhausted_is_said(site: Any, caplog: pytest.LogCaptur
     assert len(lines) == 1
 
 
+@pytest.mark.timed
 def test_an_endless_callback_cannot_keep_the_crawl(site: Any) -> None:
     """A callback that yields for ever is cut off after the stop, and its request is kept."""
 

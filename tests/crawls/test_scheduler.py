@@ -98,6 +98,7 @@ def site_url(path: str) -> str:
     return Resumed.base + path  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.timed
 def test_waiting_requests_survive_a_job_directory(site: Any, folder: Path) -> None:
     """A retry that waits when the crawl stops goes on in the next run, not before its time."""
     Resumed.base = site.url("").rstrip("/")
@@ -179,6 +180,7 @@ def test_unwritable_request_dump_is_one_clear_line(
     assert "file/x.jsonl" in lost[0]
 
 
+@pytest.mark.timed
 def test_a_long_start_is_paced(site: Any) -> None:
     """start() runs ahead of the downloader by NETSPY_START_MAX_QUEUED requests at most."""
     ahead: list[int] = []
@@ -219,16 +221,16 @@ def test_an_endless_callback_is_held_back(site: Any) -> None:
     assert 40 <= max(ahead) <= 50 + 20 + 10
 
 
+@pytest.mark.timed
 def test_no_limit_of_concurrency_per_domain(site: Any) -> None:
     """CONCURRENT_REQUESTS_PER_DOMAIN = 0 means no limit; plain Scrapy would hang for ever."""
-    urls = tuple(site.url(f"/slow?ms=300&n={n}") for n in range(12))
-    begun = time.monotonic()
+    urls = tuple(site.url(f"/slow?ms=1500&n={n}") for n in range(12))
     crawler = crawl(PlainSpider, {"CONCURRENT_REQUESTS_PER_DOMAIN": 0}, urls=urls)
 
     assert len(crawler.spider.pages) == 12
-    assert time.monotonic() - begun < 2
     times = [one.t for one in site.log()]
-    assert max(times) - min(times) < 0.3
+    # All of them have come before the first one is answered.
+    assert max(times) - min(times) < 1.4
 
 
 class OwnScheduler(scrapy.core.scheduler.Scheduler):

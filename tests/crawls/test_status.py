@@ -133,6 +133,7 @@ def test_network_failures_are_retried_and_dumped(site: Any) -> None:
     assert crawler.stats.get_value("netspy/retries") == 1
 
 
+@pytest.mark.timed
 def test_retry_after_waits_without_a_download_slot(site: Any) -> None:
     """While a page waits for its Retry-After, the only download slot serves other pages."""
     busy = site.url("/seq/d?codes=429,200&retry_after=1")
@@ -147,6 +148,7 @@ def test_retry_after_waits_without_a_download_slot(site: Any) -> None:
     assert crawler.stats.get_value("netspy/requests/delayed") == 1
 
 
+@pytest.mark.timed
 def test_too_long_retry_after_fails_at_once(site: Any) -> None:
     """A Retry-After over RETRY_AFTER_MAX is not waited for: the request fails, and is dumped."""
     url = site.url("/seq/e?codes=429,200&retry_after=120")
@@ -159,6 +161,7 @@ def test_too_long_retry_after_fails_at_once(site: Any) -> None:
     assert len(dumped()) == 1
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "120s", "1_000", "%D9%A1", "9" * 1000])
 def test_senseless_retry_after_is_ignored(site: Any, value: str) -> None:
     """A Retry-After that is no valid wish neither crashes the crawl nor makes it wait."""
@@ -170,6 +173,7 @@ def test_senseless_retry_after_is_ignored(site: Any, value: str) -> None:
     assert time.monotonic() - begun < 5
 
 
+@pytest.mark.timed
 def test_backoff_waits_grow(site: Any) -> None:
     """RETRY_BACKOFF = 0.4 waits 0.2 to 0.4 s, then 0.4 to 0.8 s."""
     url = site.url("/seq/g?codes=500,500,200")

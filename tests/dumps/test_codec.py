@@ -499,6 +499,7 @@ def test_foreign_lines_are_read():
     assert math.isnan(decode_line('{"a": NaN}')["a"])
 
 
+@pytest.mark.timed
 def test_a_line_is_quick():
     """A batch of 5,000 rows is encoded in well under a second."""
     row = {"url": "https://example.com/1", "price": 99, "title": "é" * 50, "tags": ["a", "b"]}
