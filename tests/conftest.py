@@ -9,6 +9,8 @@ import pytest
 
 from tests.site import Site
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,9 @@ from tools.bootstrap import ROOT, environment  # noqa: E402
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
+#: Debian's packages of the servers that tests use, each with a program of it.
+SERVERS = {"redis-server": "redis-server"}
+
 _ENVIRONMENT = re.compile(r"(\S+): commands\[\d+\]> pytest")
 _CLOSING = re.compile(r"=+ (?:no tests ran|\d+ (?:passed|failed|error|skipped|deselected)).*=+")
 
@@ -36,19 +40,48 @@ def main() -> int:
     chosen = tests_to_run(list(pythons))
     if not posargs:
         chosen = ["lint", "types", *chosen]
+    environment_variables = dict(os.environ)
+    if servers_are_there():
+        environment_variables.setdefault("NETSPY_TEST_SERVERS_REQUIRED", "1")
     print(f"Running {', '.join(chosen)}: each is shown once it is done", flush=True)
     # Two at a time, as the tests of waits mostly wait, and must not wait for a processor.
     tox = [str(python), "-m", "tox", "run-parallel", "--parallel", "2", "--parallel-no-spinner"]
-    return run([*tox, "-e", ",".join(chosen), "--discover", *pythons.values(), *posargs])
+    return run(
+        [*tox, "-e", ",".join(chosen), "--discover", *pythons.values(), *posargs],
+        environment_variables,
+    )
 
 
-def run(command: list[str]) -> int:
+def servers_are_there() -> bool:
+    """Tell whether the tests have all their servers; root gets them by apt where there is one.
+
+    CI goes on in any case, and fails in the tests of what is missing.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin"])
+    absent = [
+        package
+        for package, name in SERVERS.items()
+        if not (shutil.which(name, path=path) or any(Path("/usr/lib").glob(f"*/*/bin/{name}")))
+    ]
+    if absent and os.getuid() == 0 and shutil.which("apt-get"):
+        print(f"Installing {', '.join(absent)} by apt-get", flush=True)
+        variables = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *absent]
+        for command in (["apt-get", "update", "-qq"], install):
+            subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=variables)
+    elif absent and not os.environ.get("CI"):
+        print(f"Not installed: {', '.join(absent)}; tests that need them are skipped", flush=True)
+        return False
+    return True
+
+
+def run(command: list[str], variables: dict[str, str]) -> int:
     """Run tox; show its output, and once more at the end how each pytest closed."""
     closings: dict[str, str] = {}
     running = ""
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        encoding="utf-8", errors="replace",
+        encoding="utf-8", errors="replace", env=variables,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         for line in process.stdout:

@@ -1,0 +1,19 @@
+"""The fixtures of the servers; ``tests/conftest.py`` takes them in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.servers.redis import Redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Redis]:
+    """A Redis that the whole run shares."""
+    with Redis() as server:
+        yield server

@@ -1,0 +1,31 @@
+"""A real Redis."""
+
+from __future__ import annotations
+
+import socket
+
+from tests.servers.base import Server, program
+
+
+class Redis(Server):
+    """``redis-server``, which keeps nothing on disk."""
+
+    name = "redis"
+
+    @property
+    def url(self) -> str:
+        """A redis:// URL."""
+        return self.given or f"redis://127.0.0.1:{self.port}/0"
+
+    def command(self) -> list[str]:
+        """Run it without snapshots."""
+        return [
+            program("redis-server"), "--port", str(self.port), "--bind", "127.0.0.1",
+            "--save", "", "--appendonly", "no", "--dir", str(self.folder),
+        ]  # fmt: skip
+
+    def is_ready(self) -> bool:
+        """Ask it by its own protocol, so that no client is needed."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
+            sock.sendall(b"PING\r\n")
+            return sock.recv(16).startswith(b"+PONG")
