@@ -9,6 +9,8 @@
     │   └── UpdateKeyError     an UpdateItem that has no key to update by
     ├── PipelineError          a sink cannot do what it was asked
     │   └── UpdateNotSupportedError
+    ├── RedisFailedError       Redis did not carry out a command
+    │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
@@ -67,6 +69,14 @@ class PipelineError(NetspyError):
 
 class UpdateNotSupportedError(PipelineError):
     """The sink stores new rows only (CSV, Kafka)."""
+
+
+class RedisFailedError(NetspyError):
+    """Redis did not carry out a command; the message says why, without a password."""
+
+
+class RedisAwayError(RedisFailedError):
+    """Redis cannot be reached, or cannot serve now."""
 
 
 class DumpError(NetspyError):

@@ -109,6 +109,8 @@ class BasePipeline:
     # Scrapy's hooks ----------------------------------------------------------------------------
     async def open_spider(self) -> None:
         """Open the sink."""
+        if self._is_first:
+            await CrawlContext.of(self.crawler).intake.open()
         await call(self.open)
 
     def process_item(self, item: Any) -> Any:
@@ -131,7 +133,10 @@ class BasePipeline:
                 if self._is_first:
                     await CrawlContext.of(self.crawler).intake.close_extra_sinks()
         finally:
-            await call(self.close)
+            try:
+                await CrawlContext.of(self.crawler).intake.sink_closed()
+            finally:
+                await call(self.close)
 
     # Own methods -------------------------------------------------------------------------------
     def take(self, row: Row) -> Any:

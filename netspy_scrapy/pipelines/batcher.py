@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.dumps.items import ItemDump
-    from netspy_scrapy.pipelines.rows import Row
+    from netspy_scrapy.pipelines.rows import Row, Settlement
     from netspy_scrapy.settings import SinkSettings
+
+    #: Finds out which items are duplicates; see ItemFilter.ask.
+    Ask = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class Batcher:
         stats: StatsCollector,
         on_stuck: Callable[[], None],
         opener: Callable[[], Any] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.accepted = 0
         self.mark = 0
@@ -90,6 +94,7 @@ class Batcher:
         self._stats = stats
         self._on_stuck = on_stuck
         self._opener = opener
+        self._ask = ask
         self._groups: list[_Group] = []
         self._writing: list[_Group] = []
         """What the present flush has not written yet."""
@@ -250,7 +255,9 @@ class Batcher:
         try:
             while self._writing:
                 part = self._writing[0]
-                await self._write(part)
+                self._writing[0] = fresh = await self._without_duplicates(part)
+                if fresh.rows:
+                    await self._write(fresh)
                 self._writing = self._writing[1:]
                 self._rows_in_flight -= len(part.rows)
                 self._bytes_in_flight -= sum(row.weight for row in part.rows)
@@ -260,6 +267,19 @@ class Batcher:
         finally:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()
+
+    async def _without_duplicates(self, group: _Group) -> _Group:
+        """Leave out the rows that the item filter knows, where it was not asked before."""
+        if self._ask is None:
+            return group
+        settlements = [row.settlement for row in group.rows if row.settlement is not None]
+        await self._ask(settlements)
+        if not any(one.duplicate for one in settlements):
+            return group
+        fresh = [
+            row for row in group.rows if row.settlement is None or not row.settlement.duplicate
+        ]
+        return _Group(group.rows[0], fresh, group.path, group.reason)
 
     def _release(self) -> None:
         if not self.is_full:
