@@ -92,8 +92,8 @@ class SharedItemFilter(ItemFilter):
             self._note(await self._store.known([]))
         except RedisFailedError as exc:
             logger.warning(
-                "The item filter cannot be asked (%s). Until it can, items that an earlier run or "
-                "another process has stored are stored again", exc,
+                "The item filter in Redis cannot be asked yet: until it can, items that an earlier "
+                "run or another process has stored are stored again (%s)", exc,
             )  # fmt: skip
         else:
             logger.info(
@@ -143,8 +143,8 @@ class SharedItemFilter(ItemFilter):
             self._unrecorded.clear()
             self._stats.inc_value(keys.FILTER_DEGRADED, lost)
             logger.warning(
-                "The fingerprints of %d stored items could not be recorded: a later run stores "
-                "equal items again", lost,
+                "The fingerprints of %d stored items could not be recorded in Redis: a later run "
+                "stores equal items again", lost,
             )  # fmt: skip
 
     async def _is_back(self) -> bool:

@@ -110,6 +110,13 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
         steps.append(f"{requests} requests in {context.dump_settings.request_path}")
+    unfiltered, unrecorded = stats.get(keys.UNFILTERED_BATCHES), stats.get(keys.FILTER_DEGRADED)
+    if unfiltered:
+        steps.append(
+            f"the item filter was down: {unfiltered} batches may hold rows that were stored before"
+        )
+    if unrecorded:
+        steps.append(f"{unrecorded} fingerprints were not kept: a later run does not know them")
     lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")

@@ -159,6 +159,10 @@ class Connection:
         redis = driver(self.settings.source, self.settings.shown)
         try:
             info = self._try(lambda client: _server_info(client, redis))
+        except TypeError as exc:  # the client makes connections late, of whatever it was given
+            names = sorted(self.settings.arguments)
+            allowed = f"arguments of the Redis client ({self._safe(exc)})"
+            raise ConfigError("REDIS_PARAMS", names, allowed) from None
         except RedisFailedError as exc:
             wrong = self._wrong_setting(exc.__cause__, redis)
             if wrong is None:

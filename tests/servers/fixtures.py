@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.servers.redis import Redis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +18,11 @@ def redis_server() -> Iterator[Redis]:
     """A Redis that the whole run shares."""
     with Redis() as server:
         yield server
+
+
+@pytest.fixture
+def own_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Redis]]:
+    """Give a function that starts a Redis for this test, which may kill it."""
+    monkeypatch.delenv("NETSPY_TEST_REDIS_URL", raising=False)
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(Redis(*options))
