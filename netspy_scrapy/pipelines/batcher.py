@@ -247,17 +247,18 @@ class Batcher:
         self._rows_in_flight, self._rows = self._rows, 0
         self._bytes_in_flight, self._bytes = self._bytes, 0
         size = self._settings.batch_size
-        self._writing = [
-            group.part(group.rows[start : start + size])
-            for group in groups
-            for start in range(0, len(group.rows), size)
-        ]
+        self._writing = groups
         try:
+            if self._ask is not None:
+                await self._leave_out_duplicates(groups, self._ask)
+            self._writing = [
+                group.part(group.rows[start : start + size])
+                for group in groups
+                for start in range(0, len(group.rows), size)
+            ]
             while self._writing:
                 part = self._writing[0]
-                self._writing[0] = fresh = await self._without_duplicates(part)
-                if fresh.rows:
-                    await self._write(fresh)
+                await self._write(part)
                 self._writing = self._writing[1:]
                 self._rows_in_flight -= len(part.rows)
                 self._bytes_in_flight -= sum(row.weight for row in part.rows)
@@ -268,18 +269,16 @@ class Batcher:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()
 
-    async def _without_duplicates(self, group: _Group) -> _Group:
-        """Leave out the rows that the item filter knows, where it was not asked before."""
-        if self._ask is None:
-            return group
-        settlements = [row.settlement for row in group.rows if row.settlement is not None]
-        await self._ask(settlements)
-        if not any(one.duplicate for one in settlements):
-            return group
-        fresh = [
-            row for row in group.rows if row.settlement is None or not row.settlement.duplicate
-        ]
-        return _Group(group.rows[0], fresh, group.path, group.reason)
+    async def _leave_out_duplicates(self, groups: list[_Group], ask: Ask) -> None:
+        """Ask the item filter once for all rows, and take out those that it knows."""
+        rows = [row for group in groups for row in group.rows]
+        await ask([row.settlement for row in rows if row.settlement is not None])
+        for group in groups:
+            fresh = [row for row in group.rows if not (row.settlement and row.settlement.duplicate)]
+            self._rows_in_flight -= len(group.rows) - len(fresh)
+            group.rows = fresh
+        self._bytes_in_flight = sum(row.weight for group in groups for row in group.rows)
+        self._release()
 
     def _release(self) -> None:
         if not self.is_full:
