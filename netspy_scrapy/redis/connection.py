@@ -94,10 +94,14 @@ class Connection:
         """Ask whether the server can be used.
 
         Raises ConfigError naming the setting if it never will be (wrong password, wrong database,
-        too old), RedisAwayError if it cannot be reached now.
+        too old), and closes; RedisAwayError if it cannot be reached now.
         """
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._threads(), self._check)
+        try:
+            await loop.run_in_executor(self._threads(), self._check)
+        except ConfigError:
+            self.close()
+            raise
 
     async def is_back(self) -> bool:
         """Ask once more, in place of waiting for the thread that does; tell if it is there."""
