@@ -125,10 +125,35 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_BUFFER_MAX_BYTES": Setting(
         64 * 1024 * 1024, "bytes of text and binary values that a sink may hold; 0: no limit"
     ),
+    "NETSPY_SINK_WAIT": Setting(
+        30.0, "seconds that rows wait for a server that is away before any is dumped"
+    ),
+    "NETSPY_SINK_TIMEOUT": Setting(
+        60.0, "seconds without an answer after which a server counts as away"
+    ),
     "ITEM_DEFAULT_TABLE": Setting("items", "table of plain dicts"),
     "ITEM_FILTER_ENABLE": Setting(True, "skip items whose fingerprint was stored in this run"),
     "CSV_OUTPUT_DIR": Setting(".", "folder of CsvPipeline's files"),
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
+    "MYSQL_HOST": Setting("localhost", "server of MysqlPipeline"),
+    "MYSQL_PORT": Setting(3306, "its port"),
+    "MYSQL_USER": Setting("root", "who asks"),
+    "MYSQL_PASSWORD": Setting("", "of that user"),
+    "MYSQL_DB": Setting("netspy", "database that has the tables"),
+    "MYSQL_POOL_SIZE": Setting(5, "connections at most"),
+    "MYSQL_UPDATE_ON_DUPLICATE": Setting(
+        True, "a row whose key is there overwrites its fields; False: it is refused"
+    ),
+    "POSTGRES_HOST": Setting("localhost", "server of PostgresPipeline"),
+    "POSTGRES_PORT": Setting(5432, "its port"),
+    "POSTGRES_USER": Setting("postgres", "who asks"),
+    "POSTGRES_PASSWORD": Setting("", "of that user"),
+    "POSTGRES_DB": Setting("netspy", "database that has the tables"),
+    "POSTGRES_POOL_SIZE": Setting(5, "connections at most"),
+    "POSTGRES_ON_CONFLICT": Setting(
+        "nothing", 'a row whose key is there: "nothing", "update" or "error"'
+    ),
+    "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
@@ -380,6 +405,8 @@ class SinkSettings:
     batch_size: int
     flush_interval: float
     max_bytes: int
+    wait: float
+    """Seconds that rows wait at least for a server that is away."""
     default_table: str
 
     @classmethod
@@ -389,6 +416,7 @@ class SinkSettings:
             batch_size=read_int(settings, "ITEM_MAX_CACHED_COUNT", minimum=1),
             flush_interval=read_number(settings, "BUFFER_FLUSH_INTERVAL", unit="seconds"),
             max_bytes=read_int(settings, "NETSPY_BUFFER_MAX_BYTES"),
+            wait=read_number(settings, "NETSPY_SINK_WAIT", unit="seconds"),
             default_table=read_text(settings, "ITEM_DEFAULT_TABLE"),
         )
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis
 
 if TYPE_CHECKING:
@@ -26,3 +28,17 @@ def own_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Redis]]
     monkeypatch.delenv("NETSPY_TEST_REDIS_URL", raising=False)
     with ExitStack() as stack:
         yield lambda *options: stack.enter_context(Redis(*options))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL that the whole run shares."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDB]:
+    """A MariaDB that the whole run shares."""
+    with MariaDB() as server:
+        yield server
