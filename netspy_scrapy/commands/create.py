@@ -30,6 +30,7 @@ from netspy_scrapy.commands.tables import (
     read_sqlite,
 )
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.pipelines.servers import ServerSettings
 from netspy_scrapy.spiders.setup import environment_settings, file_settings, translated
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ _DESCRIPTION: Final = (
 )
 _NOT_WRITTEN: Final = 1
 _UNUSABLE: Final = 2
-_MYSQL_PORT: Final = 3306
+#: Files that a message names.
+_SHOWN: Final = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,15 +106,17 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("-s", "--spider", metavar="NAME", help="a netspy spider")
     what.add_argument("-i", "--item", metavar="NAME", help="an item")
     parser.add_argument(
-        "--table", metavar="TABLE", help="with -i: the item has the columns of this table"
+        "--table", metavar="TABLE", help="with -i, give the item the columns of this table"
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
-        "--mysql", metavar="URL", help="the table is there: mysql://user:password@host/database; "
-        "without any of these: in the database of MYSQL_HOST, MYSQL_DB ...",
+        "--mysql", metavar="URL", help="read it from mysql://user:password@host/database "
+        "(without any of these three from the database of the MYSQL_ settings)",
     )  # fmt: skip
-    where.add_argument("--postgres", metavar="URL", help="postgresql://user:password@host/database")
-    where.add_argument("--sqlite", metavar="FILE", help="a SQLite file")
+    where.add_argument(
+        "--postgres", metavar="URL", help="read it from postgresql://user:password@host/database"
+    )
+    where.add_argument("--sqlite", metavar="FILE", help="read it from a SQLite file")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
 
 
@@ -186,16 +190,8 @@ def _mysql_place(settings: BaseSettings) -> Place:
     """Return the database of the project's MYSQL_ settings."""
     settings.setdict(translated(file_settings()), "project")
     settings.setdict(translated(environment_settings(os.environ)), "project")
-    port = settings.get("MYSQL_PORT", _MYSQL_PORT)
-    if not str(port).isdigit():
-        raise ConfigError("MYSQL_PORT", port, "a port")
-    return Place(
-        str(settings.get("MYSQL_HOST", "localhost")),
-        int(port),
-        str(settings.get("MYSQL_USER", "root")),
-        str(settings.get("MYSQL_PASSWORD") or ""),
-        str(settings.get("MYSQL_DB", "netspy")),
-    )
+    server = ServerSettings.from_settings(settings, "MYSQL")
+    return Place(server.host, server.port, server.user, server.password, server.database)
 
 
 def _folder(settings: BaseSettings, kind: str) -> Path:
@@ -227,8 +223,9 @@ def _write(files: dict[Path, str], *, force: bool) -> None:
 
 
 def _exists(paths: Sequence[Path]) -> FileExistsError:
-    names = ", ".join(os.path.relpath(path) for path in paths)
-    return FileExistsError(f"nothing is written, for there is {names} already: --force overwrites")
+    names = ", ".join(os.path.relpath(path) for path in paths[:_SHOWN])
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return FileExistsError(f"nothing written: {names}{more} there already; --force overwrites")
 
 
 if __name__ == "__main__":

@@ -164,13 +164,13 @@ class {cls}(mw.Item):
 
     __table_name__ = "{name}"
     # The fields by which two items are equal; none: all that are not empty.
-    __unique_key__ = []
+    __unique_key__ = ()
 '''
     used = {name for column in table.columns for name in re.findall(r"\w+", _type(column))}
     modules: dict[str, list[str]] = {}
     for name in sorted(used & _IMPORTS.keys()):
         modules.setdefault(_IMPORTS[name], []).append(name)
-    lines = [f"from {module} import {', '.join(names)}" for module, names in modules.items()]
+    lines = [f"from {module} import {', '.join(modules[module])}" for module in sorted(modules)]
     lines += [*([""] if lines else []), "import netspy_scrapy as mw", "", ""]
     lines += [f"class {cls}(mw.Item):", f'{_INDENT}"""One row of the table."""', ""]
     lines += _comment(table.comment)
@@ -188,16 +188,17 @@ def _key_lines(table: Table) -> list[str]:
     if key != list(table.primary) and table.primary:
         numbered = ", ".join(_literal(name) for name in table.primary)
         said = _comment(f"Not {numbered}: the database numbers the rows.")
-    line = f"{_INDENT}__unique_key__ = [{', '.join(map(_literal, key))}]"
-    if len(line) > _WIDTH:
+    inside = ", ".join(map(_literal, key)) + ("," if len(key) == 1 else "")
+    line = f"{_INDENT}__unique_key__ = ({inside})"
+    if _width(line) > _WIDTH:
         inner = [f"{2 * _INDENT}{_literal(name)}," for name in key]
-        return [*said, f"{_INDENT}__unique_key__ = [", *inner, f"{_INDENT}]"]
+        return [*said, f"{_INDENT}__unique_key__ = (", *inner, f"{_INDENT})"]
     return [*said, line]
 
 
 def _field(column: Column) -> list[str]:
     kind = _type(column)
-    said = _plain(column.comment)
+    said = _plain(column.comment) or ("the database numbers it" if column.numbered else "")
     if column.generated:
         text = f"{_literal(column.name)} is computed by the database"
         return _comment(f"{text}: {said}" if said else text)

@@ -298,5 +298,7 @@ def _postgres_table(db: Any, place: Place, wanted: str) -> Table:
 
 def _reason(exc: BaseException, place: Place) -> str:
     """Return what a driver says, in one line and without the password."""
-    text = " ".join(str(exc).split())
+    code_and_text = 2  # as pymysql has it
+    said = exc.args[1] if len(exc.args) == code_and_text else exc
+    text = " ".join(str(said).split())
     return text.replace(place.password, "***") if place.password else text
