@@ -15,6 +15,8 @@ GIVEN_UP = "netspy_given_up"
 RECEIPT = "netspy_receipt"
 #: The number of the receipt of the page that yielded the request.
 PARENT = "netspy_parent"
+#: The task in Redis that the request came from; it stays with the node.
+TASK = "netspy_task"
 #: How a browser is to fetch the page (dict); rendering is not there yet.
 RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.

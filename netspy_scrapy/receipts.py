@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +25,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy.exceptions import CutOffError, NotRetryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from netspy_scrapy.context import CrawlContext
 
@@ -54,8 +55,8 @@ class Receipt:
     """One page, from its first attempt until its outcome is safe."""
 
     __slots__ = (
-        "callbacks", "children", "is_passed_on", "is_returned", "marks", "number", "open",
-        "parent", "replacement", "verdict",
+        "callbacks", "children", "is_passed_on", "is_returned", "lasting", "marks", "number",
+        "open", "parent", "replacement", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, parent: Receipt | None) -> None:
@@ -65,6 +66,9 @@ class Receipt:
         """Itself until its rows are durable, and each request it yielded that is not safe yet."""
         self.verdict: Verdict | None = None
         self.callbacks: list[Callable[[Verdict], None]] = []
+        """Who asked about the present attempt."""
+        self.lasting: list[Callable[[Verdict], None]] = []
+        """Who asked about the page, whatever attempts it takes."""
         self.children: list[Request] = []
         self.marks: list[tuple[Durable, int]] = []
         """What has to become durable after the engine is through with it."""
@@ -83,6 +87,9 @@ class Receipts:
     what is queued, and only a parent that is not remembered yet yields it again. What the job
     directory keeps at the end of a crawl is safe too.
 
+    Where the queue itself is durable (Redis), a request that was yielded is safe once it is there:
+    whoever owns that queue sets ``queue_is_durable`` and calls :meth:`pushed`.
+
     Another pipeline is trusted when its ``process_item`` returns; one that buffers is not covered.
     A feed is a sink that becomes durable when it is closed. Requests of a scheduler that is not
     ours have no parents.
@@ -91,6 +98,9 @@ class Receipts:
     def __init__(self, context: CrawlContext) -> None:
         self.keep_children = False
         """Whether copies of what each page yielded are kept until it is safe."""
+        self.queue_is_durable = False
+        """Whether what a page yielded outlives this process once it is pushed. Feeds, which end
+        with the crawl, are trusted then as other pipelines are."""
         self._context = context
         self._crawler = context.crawler
         self._numbers = itertools.count(random.getrandbits(40) << 20)  # unlike those of other runs
@@ -119,6 +129,33 @@ class Receipts:
         receipt = self._of(request)
         if receipt is not None:
             receipt.callbacks.append(callback)
+
+    def lasting(self, request: Request, callback: Callable[[Verdict], None]) -> None:
+        """Call *callback* once what came of the page of *request* is safe, however many attempts.
+
+        It may be asked for before the engine has the request.
+        """
+        receipt = self._of(request)
+        if receipt is None:
+            receipt = self._new(None)
+            request.meta[metakeys.RECEIPT] = receipt.number
+        receipt.lasting.append(callback)
+
+    def forget(self, request: Request) -> None:
+        """Tell nobody of the page of *request*: it is somebody else's now."""
+        self._receipts.pop(request.meta.pop(metakeys.RECEIPT, -1), None)
+
+    @contextmanager
+    def page(self, callback: Callable[[Verdict], None]) -> Iterator[None]:
+        """Let what is scheduled in the block belong to a page that the engine never had."""
+        receipt = self._new(None)
+        receipt.lasting.append(callback)
+        self._parent = receipt
+        try:
+            yield
+        finally:
+            self._parent = None
+            self._finish(receipt)
 
     def children(self, request: Request) -> list[Request]:
         """Return copies of the requests that *request* yielded, if ``keep_children`` is set."""
@@ -160,7 +197,7 @@ class Receipts:
             meta[metakeys.RECEIPT] = receipt.number
             return receipt
         meta.pop(metakeys.RECEIPT, None)  # copied from another page
-        if self._parent is not None:
+        if self._parent is not None and not self.queue_is_durable:
             meta[metakeys.PARENT] = self._parent.number
         return self._parent
 
@@ -175,6 +212,25 @@ class Receipts:
                 self._judge(receipt, Verdict.DROPPED)
         elif queued:
             receipt.open += 1
+
+    def is_next_attempt(self, request: Request) -> bool:
+        """Tell whether :meth:`adopt` found *request* to be the next attempt at a page."""
+        receipt = self._receipts.get(request.meta.get(metakeys.RECEIPT, -1))
+        return receipt is not None and receipt.replacement is request
+
+    def pushed(self, receipt: Receipt) -> None:
+        """Note that a request which the page of *receipt* yielded is in a durable queue."""
+        self._close(receipt)
+
+    def refuse(self, request: Request) -> None:
+        """End a page whose next attempt the scheduler had taken: the filter knows it after all."""
+        receipt = self._of(request)
+        if receipt is None:
+            return
+        receipt.is_passed_on = False
+        self._judge(receipt, Verdict.DROPPED)
+        if receipt not in self._under_way.values():  # else the engine is not through with it yet
+            self._finish(receipt)
 
     def queue_is_kept(self) -> None:
         """Note that what is queued is durable: a job directory holds it."""
@@ -194,8 +250,7 @@ class Receipts:
         receipt = self._receipts.get(meta.get(metakeys.RECEIPT, -1))
         if receipt is None:
             parent = self._receipts.get(meta.pop(metakeys.PARENT, -1))
-            receipt = Receipt(next(self._numbers), parent)
-            self._receipts[receipt.number] = receipt
+            receipt = self._new(parent)
             meta[metakeys.RECEIPT] = receipt.number
         receipt.is_passed_on = receipt.is_returned = False
         receipt.verdict = None
@@ -254,6 +309,9 @@ class Receipts:
             self._judge(receipt, Verdict.DROPPED)
         if receipt.is_passed_on or receipt.is_returned:
             return
+        self._finish(receipt)
+
+    def _finish(self, receipt: Receipt) -> None:
         receipt.verdict = receipt.verdict or Verdict.DONE
         receipt.marks = [(one, one.accepted) for one in self._durables() if one.accepted > one.mark]
         if receipt.marks:
@@ -292,16 +350,22 @@ class Receipts:
         if receipt.open > 0 and not self._is_queue_kept:
             return False
         callbacks, receipt.callbacks = receipt.callbacks, []
-        for callback in callbacks:
+        lasting, receipt.lasting = receipt.lasting, []
+        for callback in callbacks + lasting:
             callback(receipt.verdict)
         self._receipts.pop(receipt.number, None)
         return True
 
     # Own methods ---------------------------------------------------------------------------------
+    def _new(self, parent: Receipt | None) -> Receipt:
+        receipt = Receipt(next(self._numbers), parent)
+        self._receipts[receipt.number] = receipt
+        return receipt
+
     def _durables(self) -> Iterable[Durable]:
         yield from self._context.intake.batchers
         yield self._context.request_dump
-        if self._feed is not None:
+        if self._feed is not None and not self.queue_is_durable:
             yield self._feed
 
     def _of(self, request: Request | None) -> Receipt | None:

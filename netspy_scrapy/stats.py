@@ -46,3 +46,10 @@ CIRCUITS = "netspy/circuits"
 #: robots.txt files that were asked for, and those that could not be read.
 ROBOTS_FETCHED = "netspy/robots/fetched"
 ROBOTS_ERRORS = "netspy/robots/errors"
+#: Tasks of a queue in Redis: acknowledged; done here although another node had them by then; handed
+#: out again after a node was lost; whose lease ran out here; given up.
+QUEUE_DONE = "netspy/queue/done"
+QUEUE_STALE = "netspy/queue/stale"
+QUEUE_REDELIVERED = "netspy/queue/redelivered"
+QUEUE_LOST = "netspy/queue/lost_leases"
+QUEUE_DEAD = "netspy/queue/dead"

@@ -237,6 +237,18 @@ class ReadyQueue:
             self._drop(domain, queue)
         self._length = 0
 
+    def take_out(self, domain: str) -> list[Request]:
+        """Take the requests of *domain* out, in their order, but for what goes before them."""
+        taken = []
+        queue = self._queues.get(domain)
+        while queue is not None:
+            request = self._take(domain, queue)
+            if request is None:
+                break
+            taken.append(request)
+            queue = self._queues.get(domain)
+        return taken
+
     # Own methods ---------------------------------------------------------------------------------
     def _may_go(self, state: DomainState, now: float) -> bool:
         """Tell whether the domain may be asked now; else park it, or leave it till it is told."""

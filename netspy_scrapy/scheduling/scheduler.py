@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
+    from netspy_scrapy.receipts import Receipt
+
 logger = logging.getLogger(__name__)
 
 #: In a job directory while a crawl is running.
@@ -77,13 +79,16 @@ class Scheduler(ScrapyScheduler):
                 request.dont_filter = False
         receipts = self._context.receipts_in_use
         receipt = None if receipts is None else receipts.adopt(request)
-        queued = self._enqueue(request)
+        queued = self._enqueue(request, receipt)
         if receipts is not None:
             receipts.adopted(receipt, request, queued=bool(queued))
         return queued is not False
 
-    def _enqueue(self, request: Request) -> bool | None:
-        """Return what ``enqueue_request`` does, None if it could not be queued."""
+    def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:  # noqa: ARG002
+        """Return what ``enqueue_request`` does, None if it could not be queued.
+
+        *receipt* is that of the page which yielded it, or of which it is the next attempt.
+        """
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)

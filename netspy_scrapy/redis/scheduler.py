@@ -1,0 +1,420 @@
+"""The scheduler of a node: a small ready queue in memory, filled from the queue in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from scrapy import Request, signals
+from scrapy.dupefilters import BaseDupeFilter
+from scrapy.squeues import FifoMemoryQueue
+from scrapy.utils.defer import deferred_from_coro
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy import stats as keys
+from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
+from netspy_scrapy.http.request import Request as FacadeRequest
+from netspy_scrapy.redis import payload
+from netspy_scrapy.redis.exchange import Exchange, Outgoing, Question
+from netspy_scrapy.redis.holder import Holder, waiting
+from netspy_scrapy.redis.leases import NODE_TTL, Lease, Leases, Renewal
+from netspy_scrapy.redis.queue import Handed, Push, QueueNames, RedisQueue, Settle
+from netspy_scrapy.redis.request_filter import RedisRequestFilter
+from netspy_scrapy.redis.seeds import Seeds
+from netspy_scrapy.redis.settings import LEGACY_QUEUE, QueueSettings, rendered
+from netspy_scrapy.retry import claim_budget
+from netspy_scrapy.scheduling.queue import ReadyQueue
+from netspy_scrapy.scheduling.scheduler import Scheduler
+from netspy_scrapy.settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scrapy import Spider
+    from scrapy.crawler import Crawler
+    from twisted.internet.defer import Deferred
+    from typing_extensions import Self
+
+    from netspy_scrapy.domains import DomainState
+    from netspy_scrapy.receipts import Receipt
+
+logger = logging.getLogger(__name__)
+
+#: Tasks of one domain that a node takes at once at most; of one with a delay, one.
+_WIDTH: Final = 16
+#: Seconds by which a task may be here before its domain's delay has passed.
+_EARLY: Final = 0.02
+#: Requests on their way to Redis above which start() and endless callbacks wait.
+_UNSENT: Final = 1000
+#: Seconds for which nodes that start late are told that the run is over.
+_TOLD: Final = 5.0
+#: Seconds that what is left may take to reach Redis, where NETSPY_STOP_TIMEOUT sets no limit.
+_DRAIN: Final = 60.0
+
+
+class RedisScheduler(Scheduler):
+    """Shares the work of a spider among all nodes (processes) that run it, by Redis.
+
+    Requests are queued in Redis by domain. A node leases a few tasks at a time and puts them into
+    a ready queue of its own, where they wait for their domain's delay, concurrency and robots.txt
+    as on one machine; what would wait longer goes back. A task is acknowledged once its rows are
+    stored (or dumped) and the requests that it yielded are in Redis; retries and redirects stay
+    here, under the same lease. If a node dies, another one gets its tasks when the lease runs
+    out.
+
+    Settings: SPIDER_TASK_LEASE, COLLECTOR_TASK_COUNT, NETSPY_MAX_UNACKNOWLEDGED,
+    NETSPY_MAX_DELIVERIES, REDIS_URL and others of Redis; and of scrapy-redis
+    SCHEDULER_QUEUE_KEY, SCHEDULER_DUPEFILTER_KEY, SCHEDULER_PERSIST, SCHEDULER_FLUSH_ON_START,
+    REDIS_START_URLS_KEY. Stats: ``netspy/queue/...``.
+    """
+
+    df: BaseDupeFilter
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Build the scheduler; its request filter is in Redis too."""
+        chosen = crawler.settings["DUPEFILTER_CLASS"]
+        scheduler = super().from_crawler(crawler)
+        if type(scheduler.df) is not BaseDupeFilter and not isinstance(
+            scheduler.df, RedisRequestFilter
+        ):
+            if (crawler.settings.getpriority("DUPEFILTER_CLASS") or 0) > 15:  # noqa: PLR2004
+                raise ConfigError(
+                    "DUPEFILTER_CLASS", chosen,
+                    "netspy_scrapy.redis.request_filter.RedisRequestFilter beside RedisScheduler "
+                    "(or scrapy.dupefilters.BaseDupeFilter: no filter)",
+                )  # fmt: skip
+            scheduler.df = RedisRequestFilter.from_crawler(crawler)
+        return scheduler
+
+    # Scrapy's interface --------------------------------------------------------------------------
+    def open(self, spider: Spider) -> Deferred[None] | None:
+        """Open the queue; the crawl does not start if it can never be used."""
+        kind: Any = self.pqclass
+        self.pqclass = (
+            kind if ReadyQueue in getattr(kind, "__mro__", ()) else cast("Any", ReadyQueue)
+        )
+        self.mqclass, self._smqclass, self.dqdir = FifoMemoryQueue, None, None
+        super().open(spider)
+        self.settings = QueueSettings.from_settings(self.crawler.settings)
+        self.node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._connection = self._context.redis
+        self.seeds = Seeds(self.crawler, spider)
+        name = spider.name
+        base = (
+            rendered("SCHEDULER_QUEUE_KEY", self.settings.queue_key, name)
+            if self.settings.queue_key
+            else self._connection.key(name, "queue")
+        )
+        if self.settings.queue_key and "{" not in base:
+            base = f"{{{base}}}"
+        self.names = QueueNames(base, self.seeds.key)
+        self._filter = self.df if isinstance(self.df, RedisRequestFilter) else None
+        store = self._filter.store if self._filter is not None else None
+        self.queue = RedisQueue(self.names, store, self.node)
+        self.leases = Leases()
+        self._ids = itertools.count(1)
+        self._paced: dict[str, DomainState] = {}
+        """Domains whose delay had not passed when they were last asked."""
+        self._is_pending = True
+        """Whether tasks are left somewhere, as far as is known."""
+        self._is_closing = False
+        self._exchange = Exchange(self._connection, self.queue, self.leases, self.settings, self)
+        self._receipts = self._context.receipts
+        self._receipts.queue_is_durable = True
+        self._local = cast("ReadyQueue", self.mqs)
+        self._holder = Holder(
+            self._context, spider, self._local, self._exchange, self.leases, self._filter,
+            self.seeds, is_leased=self.settings.lease > 0,
+        )  # fmt: skip
+        self._politeness.registry.listeners.append(self._holder)
+        return deferred_from_coro(self._open())
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Queue *request*: in Redis, or here, if it is another attempt at a task of this node."""
+        self._is_pending = True
+        return super().enqueue_request(request)
+
+    def next_request(self) -> Request | None:
+        """Return a request that may go now."""
+        if self.leases.started >= self.settings.unacknowledged:
+            for batcher in self._context.intake.batchers:
+                batcher.hurry()  # pages wait for their rows
+            self.starved.set()
+            return None
+        request = super().next_request()
+        if request is None:
+            if self._exchange.unsent > _UNSENT:
+                self.starved.clear()  # it moves: to Redis
+            self._exchange.ask()
+            return None
+        lease = self.leases.get(request.meta.get(metakeys.TASK))
+        if lease is not None:
+            self.leases.start(lease)
+        state = self._politeness.state_of(request)
+        if state.gap > 0:
+            self._paced[state.name] = state
+            self._holder.paced(state)
+        if self.leases.fresh_total < self.settings.batch:
+            self._exchange.ask()
+        return request
+
+    def put_back(self, request: Request) -> None:
+        """Queue *request* here, past the filter: it was taken out, or waited, and is not done."""
+        lease = self.leases.get(request.meta.get(metakeys.TASK))
+        if lease is not None and not lease.is_settled:
+            self.leases.wait(lease)
+        super().put_back(request)
+
+    def has_pending_requests(self) -> bool:
+        """Tell whether the crawl goes on: also for what is queued, or done, by other nodes."""
+        return (
+            super().has_pending_requests()
+            or len(self.leases) > 0
+            or self._exchange.is_busy
+            or self._is_pending
+        )
+
+    @property
+    def ready(self) -> int:
+        """How many requests of this node are not in Redis yet."""
+        return self._exchange.unsent
+
+    # Requests ------------------------------------------------------------------------------------
+    def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:
+        try:
+            if isinstance(request, FacadeRequest):
+                request.seal(self.spider)
+            claim_budget(request, self.crawler)
+            self._politeness.assign(request)
+            again = self._receipts.is_next_attempt(request)
+            if metakeys.ROBOTS in request.meta:
+                self._mqpush(request)
+            elif again and metakeys.TASK in request.meta:
+                self._go_on(request)
+            else:
+                self._push(request, receipt)
+        except Exception as exc:  # noqa: BLE001 - anything raised here would end Scrapy's worker
+            reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
+            self._context.failures.fail(request, "unqueueable", reason)
+            return None
+        return True
+
+    def _push(self, request: Request, receipt: Receipt | None) -> None:
+        """Send a request to Redis; its parent waits until it is there."""
+        meta = request.meta
+        meta.pop(metakeys.TASK, None)  # copied from another page
+        delay = meta.pop(metakeys.DELAY, None) or 0.0
+        push = Push(
+            id=f"{self.node}-{next(self._ids)}",
+            domain=meta[metakeys.DOMAIN],
+            score=-request.priority,
+            fingerprint=self._fingerprint(request),
+            delay=max(0.0, delay),
+            payload=payload.encode(request, self.spider),
+        )
+        self._exchange.push(Outgoing(push, request, receipt))
+        self._count("scheduler/enqueued")
+        self._count("scheduler/enqueued/redis")
+
+    def _go_on(self, request: Request) -> None:
+        """Keep the next attempt at a page here, unless it is a page that the filter knows."""
+        lease = self.leases.get(request.meta[metakeys.TASK])
+        if lease is not None:
+            self.leases.wait(lease)
+        fingerprint = self._fingerprint(request)
+        if fingerprint:
+            push = Push(f"{self.node}-{next(self._ids)}", "", 0, fingerprint)
+            self._exchange.push(Outgoing(push, request, None))
+            return
+        self._keep(request)
+
+    def _keep(self, request: Request) -> None:
+        seconds = request.meta.pop(metakeys.DELAY, None)
+        if seconds is not None and seconds > 0:
+            self._wait(request, time.time() + seconds)
+        else:
+            self.starved.clear()
+            self._mqpush(request)
+
+    def _fingerprint(self, request: Request) -> bytes:
+        return self._filter.fingerprint(request) if self._filter is not None else b""
+
+    # The exchange --------------------------------------------------------------------------------
+    def question(self) -> Question | None:
+        """Return what this node wants now."""
+        wanted = 2 * self.settings.batch - self.leases.fresh_total
+        if self._is_closing or (self.leases.fresh_total and wanted < self.settings.batch):
+            return None
+        now = self._politeness.registry.clock() + _EARLY
+        self._paced = {name: one for name, one in self._paced.items() if one.ready_at > now}
+        width = 1 if self._politeness.settings.pace.delay > 0 else _WIDTH
+        full = [name for name, count in self.leases.fresh.items() if count >= width]
+        return Question(min(wanted, self.settings.batch), width, [*self._paced, *full])
+
+    def handed(self, answer: Handed) -> None:
+        """Take in tasks."""
+        for task in answer.tasks:
+            request = self._holder.receive(task)
+            if request is not None:
+                self.starved.clear()
+                self._mqpush(request)
+        for task_id, data in answer.dead:
+            reason = (
+                f"handed out {self.settings.deliveries} times and never done: the nodes that had "
+                "it died (NETSPY_MAX_DELIVERIES)"
+            )
+            self._holder.bury(task_id, data, reason)
+        self._is_pending = answer.total > 0 or answer.start.startswith("running")
+        if answer.tasks or not self._is_pending:
+            _scrapy.wake(self.crawler)
+
+    def pushed(self, sent: Sequence[Outgoing], taken: Sequence[bool]) -> None:
+        """Learn which requests are in the queue, and which the filter knew."""
+        for one, is_taken in zip(sent, taken, strict=True):
+            if not is_taken:
+                self.df.log(one.request, self.spider)
+                self.crawler.signals.send_catch_log(
+                    signals.request_dropped, request=one.request, spider=self.spider
+                )
+            if one.push.payload:
+                if one.receipt is not None:
+                    self._receipts.pushed(one.receipt)
+            elif is_taken:
+                self._keep(one.request)
+                _scrapy.wake(self.crawler)
+            else:
+                self._receipts.refuse(one.request)
+        self._exchange.ask()
+
+    def settled(self, sent: Sequence[Settle], still: Sequence[bool]) -> None:
+        """Learn of which tasks the queue took note."""
+        for one, is_ours in zip(sent, still, strict=True):
+            self.leases.remove(one.lease)
+            if one.what == "done":
+                self._count(keys.QUEUE_DONE if is_ours else keys.QUEUE_STALE)
+        _scrapy.wake(self.crawler)
+
+    # Beginning and end ---------------------------------------------------------------------------
+    async def _open(self) -> None:
+        try:
+            await self._connection.check()
+            await self._connection.run(self._prepare)
+        except RedisAwayError as exc:
+            logger.warning("%s: the node waits for it", exc, extra={"spider": self.spider})
+        signal = self.crawler.signals.connect
+        signal(self._spider_opened, signals.spider_opened)
+
+    def _spider_opened(self) -> None:
+        _scrapy.watch_closing(self.crawler, self._closing)
+        loop = asyncio.get_running_loop()
+
+        def on_lost(lost: list[Lease]) -> None:
+            loop.call_soon_threadsafe(self._holder.lost, lost)
+
+        self._renewal = Renewal(
+            self._connection, self.queue, self.leases, self.settings.lease, on_lost, self._about
+        )
+        self._renewal.start()
+        self._exchange.start()
+        if self.crawler.settings.getdict("FEEDS"):
+            logger.warning(
+                "FEEDS: rows in the feed of a node that is killed are lost, as a feed is stored "
+                "when the crawl ends; what must not be lost needs a sink (ITEM_PIPELINES)",
+                extra={"spider": self.spider},
+            )
+
+    def _prepare(self, client: Any) -> None:
+        """See whether the queue can be used; runs in a thread."""
+        template = self.settings.queue_key or LEGACY_QUEUE
+        old = rendered("SCHEDULER_QUEUE_KEY", template, self.spider.name)
+        if client.type(old) in (b"list", b"zset", "list", "zset"):
+            raise ConfigError(
+                "SCHEDULER_QUEUE_KEY", old,
+                "a key without a queue of scrapy-redis: its pickled requests are not read. Let "
+                "scrapy-redis' own scheduler finish them, or delete the key (redis-cli DEL "
+                f"{old}), or set another SCHEDULER_QUEUE_KEY",
+            )  # fmt: skip
+        if self.settings.flush:
+            others = self.queue.nodes(client, NODE_TTL)
+            if others:
+                logger.warning("SCHEDULER_FLUSH_ON_START: not done, %d other nodes are at work",
+                               len(others), extra={"spider": self.spider})  # fmt: skip
+            else:
+                self.queue.purge(client, with_filter=True)
+
+    def _about(self) -> str:
+        """Return what this node says of itself."""
+        return json.dumps(
+            {
+                "host": socket.gethostname(), "pid": os.getpid(), "held": len(self.leases),
+                "unacknowledged": self.leases.started,
+            }
+        )  # fmt: skip
+
+    def _closing(self) -> None:
+        self._is_closing = True
+
+    def _mark_running(self) -> None:
+        """Leave nothing behind: a job directory keeps nothing of this queue."""
+        self._running = None
+
+    async def _close(self, reason: str) -> None:
+        self._is_closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        left = waiting(self._waiting)
+        self._waiting = []
+        left += [(request, 0.0) for request in self._local.drain()]
+        for request in self._holder.give_all_back(left):
+            self._push(request, None)
+        seconds = RuntimeSettings.from_settings(self.crawler.settings).stop_timeout
+        if not await self._exchange.drain(seconds or _DRAIN):
+            self._keep_unsent(reason)
+        self._renewal.end()
+        await self._leave(reason)
+        self.df.close(reason)
+
+    def _keep_unsent(self, reason: str) -> None:
+        """Dump the requests that never reached Redis and that no other node will yield again."""
+        unsent = [one for one in self._exchange.take_unsent() if one.push.payload]
+        orphans = [one for one in unsent if one.receipt is None]
+        logger.error(
+            "Redis is away at the end: %d requests did not reach the queue. %d of them are dumped; "
+            "the pages that yielded the others are fetched again by the next node",
+            len(unsent), len(orphans), extra={"spider": self.spider},
+        )  # fmt: skip
+        if self._context.dump_settings.unfinished:
+            for one in orphans:
+                self._context.request_dump.add(one.request, reason=f"unfinished: {reason}")
+            self._context.stats.inc_value(keys.UNFINISHED_DUMPED, len(orphans))
+
+    async def _leave(self, reason: str) -> None:
+        forget = self._filter is not None and self._filter.ends_with_run
+        try:
+            over, left = await self._connection.run(
+                lambda client: self.queue.leave(
+                    client, is_done=reason == "finished", forget=forget, node_ttl=NODE_TTL,
+                    told=_TOLD,
+                )
+            )  # fmt: skip
+        except RedisFailedError as exc:
+            logger.warning("The queue was not told that this node leaves: %s", exc)
+            return
+        if over:
+            logger.info("The run is over: nothing is left in %s", self.names.base)
+        else:
+            logger.info("This node leaves %s, %d others are at work", self.names.base, left)
+
+    def _count(self, key: str) -> None:
+        assert self.stats is not None
+        self.stats.inc_value(key)
