@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Keys of one call of a script: a few milliseconds, in which the server does nothing else.
 _CHUNK: Final = 200
 #: Seconds that a run's keys outlive its last one: a week.
-_RUN_TTL: Final = 604_800
+RUN_TTL: Final = 604_800
 #: Bytes of a word that gives one bit position; Lua's numbers hold 53 bits.
 _WORD: Final = 6
 #: Bits of a bitmap at most: 512 MiB.
@@ -94,6 +94,7 @@ class RedisSet(RedisStore):
     script_name = "set"
 
     def encoded(self, key: bytes) -> bytes:
+        """Return *key* itself."""
         return key
 
 
@@ -136,6 +137,7 @@ class RedisBloom(RedisStore):
         return self._layers
 
     def encoded(self, key: bytes) -> bytes:
+        """Return the words that give the bits of *key*."""
         return shake_128(key).digest(MAX_HASHES * _WORD)
 
 
@@ -150,7 +152,7 @@ def redis_store(
     scope = ["run", settings.run] if settings.run else []
     kind = "set" if settings.kind == "redis-set" else "bloom"
     key = connection.key(spider, *scope, "seen", what, kind)
-    ttl = _RUN_TTL if settings.run else 0
+    ttl = RUN_TTL if settings.run else 0
     if kind == "set":
         return RedisSet(connection, key, ttl=ttl)
     try:

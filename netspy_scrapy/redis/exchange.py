@@ -283,7 +283,7 @@ class Exchange:
         self._queue.epoch = epoch
         logger.error(
             "Redis has lost the queue %s: it was emptied, or restarted without its data. This node "
-            "puts back the %d tasks that it holds (%d were not there yet) and %d that were on their "
+            "puts back the %d tasks that it holds (%d were not there yet) and %d that were on the "
             "way; requests that waited in the queue, and what the request filter knew, are LOST. "
             "Keep Redis from that: appendonly yes, maxmemory-policy noeviction",
             self._queue.names.base, len(held), count, len(self._pushes),

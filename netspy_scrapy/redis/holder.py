@@ -18,7 +18,7 @@ from netspy_scrapy.redis.leases import Lease, Leases, Stage
 from netspy_scrapy.redis.queue import Settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from scrapy import Request, Spider
 
@@ -189,8 +189,8 @@ class Holder:
         if gone:
             self._context.stats.inc_value(keys.QUEUE_LOST, len(gone))
             logger.warning(
-                "%d leases ran out before they could be renewed: this process stood still, or could "
-                "not reach Redis, for longer than SPIDER_TASK_LEASE. Other nodes have the tasks; "
+                "%d leases ran out before they could be renewed: this process stood still, or could"
+                " not reach Redis, for longer than SPIDER_TASK_LEASE. Other nodes have the tasks; "
                 "%d pages were under way and are fetched twice", len(gone), len(gone) - len(fresh),
                 extra={"spider": self._spider},
             )  # fmt: skip

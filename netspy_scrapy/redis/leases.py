@@ -24,6 +24,8 @@ _RENEWALS = 3
 #: Seconds between two signs of life at most: the queue forgets nodes that it does not hear of.
 HEARTBEAT = 5.0
 NODE_TTL = 3 * HEARTBEAT
+#: The same for nodes without tasks, which ask for some every 0.25 s.
+IDLE_TTL = 2.0
 
 
 class Stage(Enum):
@@ -137,6 +139,8 @@ class Renewal(threading.Thread):
         self._on_lost = on_lost
         self._about = about
         self._ended = threading.Event()
+        self.also: list[Callable[[], None]] = []
+        """What else is to be renewed in time; may raise what a call of Redis raises."""
 
     def run(self) -> None:
         """Renew until :meth:`end`."""
@@ -151,6 +155,8 @@ class Renewal(threading.Thread):
             lost = self._connection.call(
                 lambda client: self._queue.renew(client, held, self._seconds, self._about())
             )
+            for one in list(self.also):
+                one()
         except RedisFailedError as exc:
             logger.debug("Leases are not renewed: %s", exc)
             return

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 #: Tasks of one call of a script: a few milliseconds, in which the server does nothing else.
 _CHUNK: Final = 200
+_SCRIPTS: Final = (
+    "begin", "first", "push", "pop", "settle", "renew", "rest", "restore", "leave",
+)  # fmt: skip
 #: Layers that a bloom filter may have.
 _LAYERS: Final = 64
 
@@ -106,8 +109,7 @@ class RedisQueue:
             # A script of the filter sees the keys and arguments that it is given here.
             taking = f"local filter = function(KEYS, ARGV)\n{script(store.script_name)}\nend\n"
         self._texts = {
-            name: (taking if name == "push" else "") + shared + script(name)
-            for name in ("push", "pop", "settle", "renew", "rest", "restore", "leave")
+            name: (taking if name == "push" else "") + shared + script(name) for name in _SCRIPTS
         }
         self._scripts: dict[str, Any] = {}
 
@@ -123,6 +125,24 @@ class RedisQueue:
     @property
     def _filter_key(self) -> str:
         return self.store.key if self.store is not None else ""
+
+    def begin(self, client: Any, *, forget: bool, node_ttl: float) -> tuple[int, int]:
+        """Come to the queue; return how many other nodes there are, and how many tasks.
+
+        *forget*: the request filter of a run that is over is of no use any more.
+        """
+        others, left = self._call(
+            client, "begin", [self.node, int(forget), _milliseconds(node_ttl)]
+        )
+        return int(others), int(left)
+
+    def first(self, client: Any, what: str, seconds: float) -> str:
+        """Claim the first requests for *seconds*, or be ``done`` with them, or set them ``free``.
+
+        Returns what is said of them from then on: ``running:<node>``, ``done``, ``over`` or "".
+        """
+        answer = self._call(client, "first", [self.node, what, _milliseconds(seconds)])
+        return str(answer.decode())
 
     def push(self, client: Any, pushes: Sequence[Push]) -> list[bool]:
         """Put requests into the queue; return of each whether the filter did not know it."""

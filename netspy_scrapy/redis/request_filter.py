@@ -13,7 +13,7 @@ from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.redis_store import RedisStore, redis_store
 from netspy_scrapy.dedup.request_filter import FILTERED
 from netspy_scrapy.logs import shown
-from netspy_scrapy.redis.settings import QueueSettings, rendered
+from netspy_scrapy.redis.settings import QueueSettings, queue_name, rendered
 from netspy_scrapy.settings import DedupSettings
 
 if TYPE_CHECKING:
@@ -45,11 +45,10 @@ class RedisRequestFilter(BaseDupeFilter):
         queue = QueueSettings.from_settings(crawler.settings)
         context = CrawlContext.of(crawler)
         kind = dedup.kind if dedup.kind == "redis" else "redis-set"
-        store = redis_store(
-            replace(dedup, kind=kind), context.redis, context.spider_name, "requests"
-        )
+        name = queue_name(crawler.spider)
+        store = redis_store(replace(dedup, kind=kind), context.redis, name, "requests")
         if queue.filter_key:
-            store.key = rendered("SCHEDULER_DUPEFILTER_KEY", queue.filter_key, context.spider_name)
+            store.key = rendered("SCHEDULER_DUPEFILTER_KEY", queue.filter_key, name)
         ends = not (dedup.run or queue.persist or crawler.settings["DEDUP_SCOPE"] == "spider")
         return cls(crawler, store, ends_with_run=ends)
 

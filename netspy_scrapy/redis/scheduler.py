@@ -14,29 +14,37 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from scrapy import Request, signals
 from scrapy.dupefilters import BaseDupeFilter
+from scrapy.exceptions import DontCloseSpider
 from scrapy.squeues import FifoMemoryQueue
 from scrapy.utils.defer import deferred_from_coro
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
+from netspy_scrapy.dedup.redis_store import RUN_TTL
 from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
 from netspy_scrapy.http.request import Request as FacadeRequest
 from netspy_scrapy.redis import payload
 from netspy_scrapy.redis.exchange import Exchange, Outgoing, Question
 from netspy_scrapy.redis.holder import Holder, waiting
-from netspy_scrapy.redis.leases import NODE_TTL, Lease, Leases, Renewal
+from netspy_scrapy.redis.leases import IDLE_TTL, Lease, Leases, Renewal
 from netspy_scrapy.redis.queue import Handed, Push, QueueNames, RedisQueue, Settle
 from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.seeds import Seeds
-from netspy_scrapy.redis.settings import LEGACY_QUEUE, QueueSettings, rendered
+from netspy_scrapy.redis.settings import (
+    LEGACY_QUEUE,
+    QueueSettings,
+    keeps_alive,
+    queue_name,
+    rendered,
+)
 from netspy_scrapy.retry import claim_budget
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
-from netspy_scrapy.settings import RuntimeSettings
+from netspy_scrapy.settings import DedupSettings, RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy import Spider
     from scrapy.crawler import Crawler
@@ -54,6 +62,8 @@ _WIDTH: Final = 16
 _EARLY: Final = 0.02
 #: Requests on their way to Redis above which start() and endless callbacks wait.
 _UNSENT: Final = 1000
+#: Seconds between two looks at what is not sent yet.
+_LOOK: Final = 0.02
 #: Seconds for which nodes that start late are told that the run is over.
 _TOLD: Final = 5.0
 #: Seconds that what is left may take to reach Redis, where NETSPY_STOP_TIMEOUT sets no limit.
@@ -108,7 +118,7 @@ class RedisScheduler(Scheduler):
         self.node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._connection = self._context.redis
         self.seeds = Seeds(self.crawler, spider)
-        name = spider.name
+        name = queue_name(spider)
         base = (
             rendered("SCHEDULER_QUEUE_KEY", self.settings.queue_key, name)
             if self.settings.queue_key
@@ -116,7 +126,10 @@ class RedisScheduler(Scheduler):
         )
         if self.settings.queue_key and "{" not in base:
             base = f"{{{base}}}"
-        self.names = QueueNames(base, self.seeds.key)
+        run = DedupSettings.from_settings(self.crawler.settings).run
+        start = f"{base}:start:{run}" if run else f"{base}:start"
+        shares = getattr(spider, "netspy_shares_start", False)
+        self.names = QueueNames(base, self.seeds.key, start if shares else "")
         self._filter = self.df if isinstance(self.df, RedisRequestFilter) else None
         store = self._filter.store if self._filter is not None else None
         self.queue = RedisQueue(self.names, store, self.node)
@@ -126,6 +139,8 @@ class RedisScheduler(Scheduler):
         """Domains whose delay had not passed when they were last asked."""
         self._is_pending = True
         """Whether tasks are left somewhere, as far as is known."""
+        self.first_sent = self.first_known = 0
+        """Requests that no page yielded and that were sent; those which the filter knew."""
         self._is_closing = False
         self._exchange = Exchange(self._connection, self.queue, self.leases, self.settings, self)
         self._receipts = self._context.receipts
@@ -187,6 +202,24 @@ class RedisScheduler(Scheduler):
     def ready(self) -> int:
         """How many requests of this node are not in Redis yet."""
         return self._exchange.unsent
+
+    async def until_sent(self) -> None:
+        """Wait until all requests so far are in Redis."""
+        while self._exchange.unsent:
+            await asyncio.sleep(_LOOK)
+
+    async def first_requests(self, what: str, seconds: float) -> str:
+        """Claim the first requests, or be done with them; see :meth:`RedisQueue.first`."""
+        return await self._connection.run(lambda client: self.queue.first(client, what, seconds))
+
+    def keep_claim(self, seconds: float) -> Callable[[], None]:
+        """Renew the claim of the first requests from now on; return what ends that."""
+
+        def renew() -> None:
+            self._connection.call(lambda client: self.queue.first(client, "claim", seconds))
+
+        self._renewal.also.append(renew)
+        return lambda: self._renewal.also.remove(renew)
 
     # Requests ------------------------------------------------------------------------------------
     def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:
@@ -280,6 +313,9 @@ class RedisScheduler(Scheduler):
     def pushed(self, sent: Sequence[Outgoing], taken: Sequence[bool]) -> None:
         """Learn which requests are in the queue, and which the filter knew."""
         for one, is_taken in zip(sent, taken, strict=True):
+            if one.receipt is None and one.push.payload:
+                self.first_sent += 1
+                self.first_known += not is_taken
             if not is_taken:
                 self.df.log(one.request, self.spider)
                 self.crawler.signals.send_catch_log(
@@ -325,12 +361,17 @@ class RedisScheduler(Scheduler):
         )
         self._renewal.start()
         self._exchange.start()
+        if keeps_alive(self.crawler.settings):
+            self.crawler.signals.connect(self._stay, signals.spider_idle)
         if self.crawler.settings.getdict("FEEDS"):
             logger.warning(
                 "FEEDS: rows in the feed of a node that is killed are lost, as a feed is stored "
                 "when the crawl ends; what must not be lost needs a sink (ITEM_PIPELINES)",
                 extra={"spider": self.spider},
             )
+
+    def _stay(self) -> None:
+        raise DontCloseSpider
 
     def _prepare(self, client: Any) -> None:
         """See whether the queue can be used; runs in a thread."""
@@ -343,13 +384,18 @@ class RedisScheduler(Scheduler):
                 "scrapy-redis' own scheduler finish them, or delete the key (redis-cli DEL "
                 f"{old}), or set another SCHEDULER_QUEUE_KEY",
             )  # fmt: skip
-        if self.settings.flush:
-            others = self.queue.nodes(client, NODE_TTL)
-            if others:
-                logger.warning("SCHEDULER_FLUSH_ON_START: not done, %d other nodes are at work",
-                               len(others), extra={"spider": self.spider})  # fmt: skip
-            else:
-                self.queue.purge(client, with_filter=True)
+        others, left = self.queue.begin(client, forget=self._forgets, node_ttl=IDLE_TTL)
+        if self.settings.flush and others:
+            logger.warning("SCHEDULER_FLUSH_ON_START: not done, %d other nodes are at work", others,
+                           extra={"spider": self.spider})  # fmt: skip
+        elif self.settings.flush:
+            left -= self.queue.purge(client, with_filter=True)
+        logger.info("Node %s: %d tasks in %s, %d other nodes", self.node, max(0, left),
+                    self.names.base, others, extra={"spider": self.spider})  # fmt: skip
+
+    @property
+    def _forgets(self) -> bool:
+        return self._filter is not None and self._filter.ends_with_run
 
     def _about(self) -> str:
         """Return what this node says of itself."""
@@ -399,12 +445,12 @@ class RedisScheduler(Scheduler):
             self._context.stats.inc_value(keys.UNFINISHED_DUMPED, len(orphans))
 
     async def _leave(self, reason: str) -> None:
-        forget = self._filter is not None and self._filter.ends_with_run
+        run = DedupSettings.from_settings(self.crawler.settings).run
         try:
             over, left = await self._connection.run(
                 lambda client: self.queue.leave(
-                    client, is_done=reason == "finished", forget=forget, node_ttl=NODE_TTL,
-                    told=_TOLD,
+                    client, is_done=reason == "finished", forget=self._forgets, node_ttl=IDLE_TTL,
+                    told=RUN_TTL if run else _TOLD,
                 )
             )  # fmt: skip
         except RedisFailedError as exc:

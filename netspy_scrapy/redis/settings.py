@@ -72,10 +72,17 @@ def rendered(setting: str, template: Any, spider: str) -> str:
 
 def seeds_key(settings: BaseSettings, spider: Any) -> str:
     """Return the key from which *spider* takes start URLs; empty: it takes none."""
+    if not hasattr(spider, "make_request_from_data"):
+        return ""
     template = getattr(spider, "redis_key", None)
-    if template is None and hasattr(spider, "setup_redis"):  # scrapy-redis' RedisMixin
+    if template is None:
         template = settings.get("REDIS_START_URLS_KEY") or _SEEDS
     return rendered("redis_key", template, spider.name) if template else ""
+
+
+def queue_name(spider: Any) -> str:
+    """Return the name under which the work of *spider* is shared."""
+    return str(getattr(spider, "netspy_queue", None) or spider.name)
 
 
 def keeps_alive(settings: BaseSettings) -> bool:

@@ -47,3 +47,13 @@ local function remove(id)
   redis.call('HDEL', owners, id)
   redis.call('ZREM', leases, id)
 end
+
+-- Delete a request filter, whichever kind it is.
+local function forget(key)
+  if key == base then return end
+  redis.call('DEL', base .. ':released')
+  local layers = redis.call('TYPE', key)['ok'] == 'hash'
+    and tonumber(redis.call('HGET', key, 'layers') or 0) or 0
+  for layer = 0, layers - 1 do redis.call('DEL', key .. ':' .. layer) end
+  redis.call('DEL', key)
+end
