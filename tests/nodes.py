@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 
 #: A spider of one list page and ``n`` pages, each of which gives a row; its sink is a file.
-SPIDER = '''
+SPIDER = """
 import os, time
 import scrapy
 from netspy_scrapy import BasePipeline
@@ -45,7 +45,7 @@ class Pages(scrapy.Spider):
         if "n=13" in response.url and getattr(self, "poison", None):
             os._exit(3)
         yield {"url": response.url}
-'''
+"""
 
 SETTINGS: dict[str, Any] = {
     "ADDONS": '{"netspy_scrapy.Addon": 500}',

@@ -99,6 +99,7 @@ class Exchange:
         self._task: asyncio.Task[None] | None = None
         self._missed_an_answer = False
         self._is_refused = False
+        self._is_ended = False
 
     def start(self) -> None:
         """Begin to carry."""
@@ -139,9 +140,15 @@ class Exchange:
         unsent, self._pushes = self._pushes, []
         return unsent
 
+    async def end(self) -> None:
+        """End after the turn that is under way, whose answer is taken in."""
+        self._is_ended = True
+        self._asked.set()
+        if self._task is not None:
+            await self._task
+
     async def drain(self, seconds: float) -> bool:
-        """Send all that is left, for *seconds* at most; return whether that worked."""
-        await self._end()
+        """Send all that is left, for *seconds* at most, after the end; return if that worked."""
         until = time.monotonic() + seconds
         while self.is_busy and time.monotonic() < until:
             try:
@@ -160,22 +167,15 @@ class Exchange:
         self._ask_from = 0.0
         self._asked.set()
 
-    async def _end(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
     async def _run(self) -> None:
-        while True:
+        while not self._is_ended:
             await self._until_asked()
             question = self._side.question() if time.monotonic() >= self._ask_from else None
             try:
                 await self._turn(question)
             except RedisAwayError:
                 self._missed_an_answer = True
-                while self._connection.is_away:
+                while self._connection.is_away and not self._is_ended:
                     await asyncio.sleep(0.05)
             except RedisFailedError as exc:
                 if not self._is_refused:
@@ -191,7 +191,7 @@ class Exchange:
 
     async def _until_asked(self) -> None:
         """Wait until there is something to send, or it is time to ask."""
-        while not (self.is_busy or self._rests):
+        while not (self.is_busy or self._rests or self._is_ended):
             wants = self._side.question() is not None
             seconds = max(0.0, self._ask_from - time.monotonic()) if wants else None
             if seconds == 0:
@@ -209,10 +209,8 @@ class Exchange:
             self._settles += [one for one in found if one.lease.id not in known]
             self._missed_an_answer = False
         pushes, settles, rests = self._pushes[:_BATCH], self._settles[:_BATCH], self._rests[:_BATCH]
-        taken, still, answer = await asyncio.shield(
-            self._connection.run(
-                lambda client: self._send(client, pushes, settles, rests, question)
-            )
+        taken, still, answer = await self._connection.run(
+            lambda client: self._send(client, pushes, settles, rests, question)
         )
         if answer is not None and answer.is_emptied:
             await self._restore()

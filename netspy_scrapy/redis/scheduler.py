@@ -41,15 +41,13 @@ from netspy_scrapy.redis.settings import (
 from netspy_scrapy.retry import claim_budget
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
-from netspy_scrapy.settings import DedupSettings, RuntimeSettings
+from netspy_scrapy.settings import DedupSettings, RuntimeSettings, user_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from scrapy import Spider
-    from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
-    from typing_extensions import Self
 
     from netspy_scrapy.domains import DomainState
     from netspy_scrapy.receipts import Receipt
@@ -88,26 +86,10 @@ class RedisScheduler(Scheduler):
 
     df: BaseDupeFilter
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Build the scheduler; its request filter is in Redis too."""
-        chosen = crawler.settings["DUPEFILTER_CLASS"]
-        scheduler = super().from_crawler(crawler)
-        if type(scheduler.df) is not BaseDupeFilter and not isinstance(
-            scheduler.df, RedisRequestFilter
-        ):
-            if (crawler.settings.getpriority("DUPEFILTER_CLASS") or 0) > 15:  # noqa: PLR2004
-                raise ConfigError(
-                    "DUPEFILTER_CLASS", chosen,
-                    "netspy_scrapy.redis.request_filter.RedisRequestFilter beside RedisScheduler "
-                    "(or scrapy.dupefilters.BaseDupeFilter: no filter)",
-                )  # fmt: skip
-            scheduler.df = RedisRequestFilter.from_crawler(crawler)
-        return scheduler
-
     # Scrapy's interface --------------------------------------------------------------------------
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the queue; the crawl does not start if it can never be used."""
+        self._choose_filter()
         kind: Any = self.pqclass
         self.pqclass = (
             kind if ReadyQueue in getattr(kind, "__mro__", ()) else cast("Any", ReadyQueue)
@@ -340,6 +322,18 @@ class RedisScheduler(Scheduler):
         _scrapy.wake(self.crawler)
 
     # Beginning and end ---------------------------------------------------------------------------
+    def _choose_filter(self) -> None:
+        """See to it that the request filter is in Redis too, or that there is none."""
+        if isinstance(self.df, RedisRequestFilter) or type(self.df) is BaseDupeFilter:
+            return
+        if user_set(self.crawler.settings, "DUPEFILTER_CLASS"):
+            raise ConfigError(
+                "DUPEFILTER_CLASS", self.crawler.settings["DUPEFILTER_CLASS"],
+                "netspy_scrapy.redis.request_filter.RedisRequestFilter beside RedisScheduler, or "
+                "scrapy.dupefilters.BaseDupeFilter (no filter)",
+            )  # fmt: skip
+        self.df = RedisRequestFilter.from_crawler(self.crawler)
+
     async def _open(self) -> None:
         try:
             await self._connection.check()
@@ -418,6 +412,7 @@ class RedisScheduler(Scheduler):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        await self._exchange.end()
         left = waiting(self._waiting)
         self._waiting = []
         left += [(request, 0.0) for request in self._local.drain()]

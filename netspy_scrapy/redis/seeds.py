@@ -31,6 +31,8 @@ class Seeds:
         if self.key and self._is_theirs:
             spider.fetch_data = _nothing  # type: ignore[attr-defined]
             spider.count_size = _none  # type: ignore[attr-defined]
+            # It counts from when its module was imported.
+            spider.spider_idle_start_time = int(time.time())  # type: ignore[attr-defined]
 
     def requests(self, data: bytes) -> Iterable[Request]:
         """Return the requests of one start URL; raises what the spider raises."""

@@ -77,11 +77,13 @@ class Spider(AirSpider):
     async def netspy_start(self) -> AsyncIterator[Any]:
         """Yield the first requests, if that is this node's part; else wait until they are there."""
         scheduler = _scrapy.scheduler_of(self.crawler)
-        if not isinstance(scheduler, RedisScheduler):
-            raise SpiderError(
+        # isinstance() would ask Scrapy's metaclass, which takes all that looks like a scheduler.
+        if RedisScheduler not in type(scheduler).__mro__:
+            self.netspy_start_error = SpiderError(
                 f"{type(self).__name__} is a Spider, whose SCHEDULER is RedisScheduler: "
                 f"{type(scheduler).__name__} does not share its work (an AirSpider needs none)"
             )
+            raise self.netspy_start_error
         self.netspy_loop = asyncio.get_running_loop()
         state = await self._netspy_claim(scheduler)
         if not state.startswith("running:"):
