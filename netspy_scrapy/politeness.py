@@ -16,11 +16,11 @@ from twisted.python.failure import Failure
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.domains import DomainRegistry, DomainState
-from netspy_scrapy.exceptions import CutOffError, HookError
+from netspy_scrapy.exceptions import ConfigError, CutOffError, HookError, RedisFailedError
 from netspy_scrapy.health import DomainHealth
 from netspy_scrapy.robots import Robots, origin_of
 from netspy_scrapy.scheduling.direct import DirectDownloads
-from netspy_scrapy.settings import PolitenessSettings, RobotsSettings
+from netspy_scrapy.settings import PolitenessSettings, RobotsSettings, read_bool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from netspy_scrapy.context import CrawlContext
     from netspy_scrapy.receipts import Receipts
+    from netspy_scrapy.redis.throttle import Throttle
     from netspy_scrapy.scheduling.queue import ReadyQueue
 
 logger = logging.getLogger(__name__)
@@ -53,8 +54,12 @@ class Politeness:
         self.registry = DomainRegistry(
             pace_of=self.settings.pace_of, half_open=self.settings.half_open
         )
+        self.throttle = self._new_throttle()
+        """What keeps the pace of all nodes together (GLOBAL_THROTTLE)."""
         self.health = DomainHealth(crawler)
         self.registry.listeners += [self.health, self]
+        if self.throttle is not None:
+            self.registry.listeners.append(self.throttle)
         robots = RobotsSettings.from_settings(crawler.settings)
         self._obey_robots = robots.obey
         stats = crawler.stats
@@ -79,6 +84,13 @@ class Politeness:
         self._auto_throttle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
+
+    def _new_throttle(self) -> Throttle | None:
+        if not read_bool(self._crawler.settings, "GLOBAL_THROTTLE"):
+            return None
+        from netspy_scrapy.redis.throttle import Throttle  # noqa: PLC0415 - see context.redis
+
+        return Throttle(self._context.redis, self.registry)
 
     # Domains of requests -------------------------------------------------------------------------
     def assign(self, request: Request) -> None:
@@ -135,6 +147,12 @@ class Politeness:
             policy = self.settings.policies.of(state.name).delay
             self.registry.set_slot_delay(state, max(delay, policy or 0.0))
         self.registry.start(state)
+        if self.throttle is not None:
+            self.throttle.started(state)
+
+    def has_place(self, state: DomainState) -> bool:
+        """Tell whether the nodes' common pace lets a request go now; else it is told later."""
+        return self.throttle is None or self.throttle.allows(state)
 
     def is_paced(self, request: Request) -> bool:
         """Tell whether *request* was let go here, and so has kept its domain's delay."""
@@ -282,11 +300,23 @@ class Politeness:
         settings = self._crawler.settings
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
+        if self.throttle is not None:
+            _scrapy.keep(self._crawler, self._check_redis())
         self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
         _scrapy.watch_closing(self._crawler, self._direct.closing)
         _scrapy.leave_pace_to(
             self._crawler, self._departs, lambda name: self.registry.get(name).pace.concurrency
         )
+
+    async def _check_redis(self) -> None:
+        """Say at the start if the nodes cannot keep to a common pace, and why."""
+        try:
+            await self._context.redis.check()
+        except ConfigError as exc:
+            logger.error("GLOBAL_THROTTLE: %s", exc, extra={"spider": self._crawler.spider})  # noqa: TRY400
+            _scrapy.close_spider(self._crawler, "redis_refused")
+        except RedisFailedError as exc:
+            logger.warning("GLOBAL_THROTTLE: %s", exc, extra={"spider": self._crawler.spider})
 
     def _admit(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Let a download begin, or have it wait for its turn."""
@@ -377,7 +407,9 @@ class Politeness:
         unwell = unwell and not isinstance(exception, HookError)
         context.failures.fail(request, name, f"{name}: {text}" if text else name, unwell=unwell)
 
-    def _spider_closed(self) -> None:
+    async def _spider_closed(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self.throttle is not None:
+            await self.throttle.close()

@@ -87,6 +87,9 @@ SETTINGS: dict[str, Setting] = {
     "REDIS_PARAMS": Setting({}, "further arguments of the client, as in scrapy-redis"),
     "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours begins with"),
     # Several nodes
+    "GLOBAL_THROTTLE": Setting(
+        False, "delays and rests of a domain are kept by all nodes together, by Redis"
+    ),
     "SPIDER_TASK_LEASE": Setting(
         600.0, "seconds until a task of a node that is not heard of goes to another; 0: never"
     ),
@@ -178,7 +181,7 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT",
         "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
+        "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
         "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
         "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",

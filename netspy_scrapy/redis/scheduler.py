@@ -58,6 +58,8 @@ logger = logging.getLogger(__name__)
 _WIDTH: Final = 16
 #: Seconds by which a task may be here before its domain's delay has passed.
 _EARLY: Final = 0.02
+#: Tasks that may wait here for their domain's delay, at most.
+_LATE: Final = 1000
 #: Requests on their way to Redis above which start() and endless callbacks wait.
 _UNSENT: Final = 1000
 #: Seconds between two looks at what is not sent yet.
@@ -266,10 +268,18 @@ class RedisScheduler(Scheduler):
     # The exchange --------------------------------------------------------------------------------
     def question(self) -> Question | None:
         """Return what this node wants now."""
-        wanted = 2 * self.settings.batch - self.leases.fresh_total
-        if self._is_closing or (self.leases.fresh_total and wanted < self.settings.batch):
+        registry = self._politeness.registry
+        now = registry.clock() + _EARLY
+        # What waits for its domain's delay here takes no place of what could go.
+        late = sum(
+            count
+            for name, count in self.leases.fresh.items()
+            if (state := registry.find(name)) is not None and state.ready_at > now
+        )
+        ready = self.leases.fresh_total - min(late, _LATE)
+        wanted = 2 * self.settings.batch - ready
+        if self._is_closing or (ready and wanted < self.settings.batch):
             return None
-        now = self._politeness.registry.clock() + _EARLY
         self._paced = {name: one for name, one in self._paced.items() if one.ready_at > now}
         width = 1 if self._politeness.settings.pace.delay > 0 else _WIDTH
         full = [name for name, count in self.leases.fresh.items() if count >= width]

@@ -260,7 +260,7 @@ class ReadyQueue:
         if ready > now:
             self._park(state.name, ready)
             return False
-        return True
+        return self._politeness.has_place(state)
 
     def _robots_waits(self, domain: str) -> bool:
         front = self._front.get(domain)

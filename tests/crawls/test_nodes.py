@@ -36,7 +36,7 @@ def nodes(site: Any, server: Redis, folder: Path) -> Iterator[Nodes]:
 
 def left_over(server: Redis) -> list[str]:
     """Return the keys that a finished run leaves."""
-    return sorted(key.decode() for key in redis.Redis.from_url(server.url).keys())
+    return sorted(key.decode() for key in redis.Redis.from_url(server.url).scan_iter())
 
 
 def test_a_node_that_is_killed_half_way(nodes: Nodes, server: Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import time
 from pathlib import Path
@@ -214,7 +215,7 @@ def test_start_urls_of_redis_spiders(site: Any, client: Any, kind: str) -> None:
     }[kind]
     seeds = [
         site.url("/page/1"),
-        '{"url": "%s", "meta": {"who": "json"}}' % site.url("/page/2"),
+        json.dumps({"url": site.url("/page/2"), "meta": {"who": "json"}}),
         site.url("/page/3"),
     ]
     settings = {
