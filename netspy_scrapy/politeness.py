@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.domains import DomainRegistry, DomainState
-from netspy_scrapy.exceptions import ConfigError, CutOffError, HookError, RedisFailedError
+from netspy_scrapy.exceptions import CutOffError, HookError
 from netspy_scrapy.health import DomainHealth
 from netspy_scrapy.robots import Robots, origin_of
 from netspy_scrapy.scheduling.direct import DirectDownloads
@@ -90,7 +90,9 @@ class Politeness:
             return None
         from netspy_scrapy.redis.throttle import Throttle  # noqa: PLC0415 - see context.redis
 
-        return Throttle(self._context.redis, self.registry)
+        throttle = Throttle(self._context.redis, self.registry)
+        self._crawler.signals.connect(throttle.close, signals.spider_closed)
+        return throttle
 
     # Domains of requests -------------------------------------------------------------------------
     def assign(self, request: Request) -> None:
@@ -300,23 +302,11 @@ class Politeness:
         settings = self._crawler.settings
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
-        if self.throttle is not None:
-            _scrapy.keep(self._crawler, self._check_redis())
         self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
         _scrapy.watch_closing(self._crawler, self._direct.closing)
         _scrapy.leave_pace_to(
             self._crawler, self._departs, lambda name: self.registry.get(name).pace.concurrency
         )
-
-    async def _check_redis(self) -> None:
-        """Say at the start if the nodes cannot keep to a common pace, and why."""
-        try:
-            await self._context.redis.check()
-        except ConfigError as exc:
-            logger.error("GLOBAL_THROTTLE: %s", exc, extra={"spider": self._crawler.spider})  # noqa: TRY400
-            _scrapy.close_spider(self._crawler, "redis_refused")
-        except RedisFailedError as exc:
-            logger.warning("GLOBAL_THROTTLE: %s", exc, extra={"spider": self._crawler.spider})
 
     def _admit(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Let a download begin, or have it wait for its turn."""
@@ -407,9 +397,7 @@ class Politeness:
         unwell = unwell and not isinstance(exception, HookError)
         context.failures.fail(request, name, f"{name}: {text}" if text else name, unwell=unwell)
 
-    async def _spider_closed(self) -> None:
+    def _spider_closed(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.throttle is not None:
-            await self.throttle.close()

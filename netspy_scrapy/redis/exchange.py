@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from netspy_scrapy.exceptions import RedisAwayError, RedisFailedError
+from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
 from netspy_scrapy.redis.queue import Handed, Push, Settle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scrapy import Request
 
@@ -68,6 +68,9 @@ class Side(Protocol):
     def settled(self, sent: Sequence[Settle], still: Sequence[bool]) -> None:
         """Learn of which tasks the queue took note; others have the rest by now."""
 
+    def refused(self, error: ConfigError) -> None:
+        """Learn that the queue can never be used."""
+
 
 class Exchange:
     """Carries requests, settled tasks and questions; one turn is one trip into a thread.
@@ -84,12 +87,15 @@ class Exchange:
         leases: Leases,
         settings: QueueSettings,
         side: Side,
+        come: Callable[[Any], None],
     ) -> None:
+        """*come* is called, in a thread, before anything else is sent."""
         self._connection = connection
         self._queue = queue
         self._leases = leases
         self._settings = settings
         self._side = side
+        self._come = come
         self._pushes: list[Outgoing] = []
         self._settles: list[Settle] = []
         self._rests: list[tuple[str, str, float]] = []
@@ -156,7 +162,7 @@ class Exchange:
             except RedisAwayError:
                 self._missed_an_answer = True
                 await asyncio.sleep(0.1)
-            except RedisFailedError as exc:
+            except (ConfigError, RedisFailedError) as exc:
                 logger.warning("Redis refuses what is left of the queue: %s", exc)
                 await asyncio.sleep(0.1)
         return not self.is_busy
@@ -177,6 +183,9 @@ class Exchange:
                 self._missed_an_answer = True
                 while self._connection.is_away and not self._is_ended:
                     await asyncio.sleep(0.05)
+            except ConfigError as exc:
+                self._side.refused(exc)
+                return
             except RedisFailedError as exc:
                 if not self._is_refused:
                     self._is_refused = True
@@ -236,6 +245,7 @@ class Exchange:
     ) -> tuple[list[bool], list[bool], Handed | None]:
         """Send one turn; runs in a thread."""
         queue = self._queue
+        self._come(client)
         taken = queue.push(client, [one.push for one in pushes]) if pushes else []
         still = queue.settle(client, settles) if settles else []
         if still is None:

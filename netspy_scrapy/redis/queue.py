@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 _CHUNK: Final = 200
 _SCRIPTS: Final = (
     "begin", "first", "push", "pop", "settle", "renew", "rest", "restore", "leave",
+    "requeue",
 )  # fmt: skip
-#: Layers that a bloom filter may have.
-_LAYERS: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +248,10 @@ class RedisQueue:
                 found.append(Settle("back", lost))
         return found
 
+    def requeue_dead(self, client: Any) -> int:
+        """Put the dead tasks into the queue again; return how many."""
+        return int(self._call(client, "requeue", ()))
+
     def rest(self, client: Any, rests: Sequence[tuple[str, str, float]]) -> None:
         """Let domains rest: ``("rest", domain, seconds)``; or ``("width", domain, count)``."""
         arguments: list[Any] = []
@@ -268,32 +271,6 @@ class RedisQueue:
             known, restored = self._call(client, "restore", arguments)
             epoch, count = known.decode(), count + restored
         return epoch, count
-
-    def nodes(self, client: Any, node_ttl: float) -> dict[str, str]:
-        """Return the nodes that were heard of in the last *node_ttl* seconds, with their texts."""
-        seconds, micro = client.time()
-        since = (seconds + micro / 1e6 - node_ttl) * 1000
-        names = client.zrangebyscore(f"{self.names.base}:nodes", since, "+inf")
-        about = client.hgetall(f"{self.names.base}:about")
-        return {name.decode(): about.get(name, b"").decode() for name in names}
-
-    def purge(self, client: Any, *, with_filter: bool) -> int:
-        """Delete all tasks, dead ones too, and the filter if asked; return how many tasks."""
-        base = self.names.base
-        count = client.hlen(f"{base}:tasks") + client.hlen(f"{base}:dead")
-        lines = [
-            f"{base}:ready:".encode() + name for name in client.zrange(f"{base}:domains", 0, -1)
-        ]
-        parts = ("tasks", "info", "domains", "rests", "widths", "delayed", "leases", "owners",
-                 "dead", "released", "sequence")  # fmt: skip
-        names: list[Any] = [f"{base}:{part}" for part in parts]
-        names += [self.names.start] if self.names.start else []
-        if with_filter and self.store is not None:
-            names += [self.store.key, *(f"{self.store.key}:{layer}" for layer in range(_LAYERS))]
-        for start in range(0, len(lines), _CHUNK):
-            client.delete(*lines[start : start + _CHUNK])
-        client.delete(*names)
-        return int(count)
 
     def leave(
         self, client: Any, *, is_done: bool, forget: bool, node_ttl: float, told: float

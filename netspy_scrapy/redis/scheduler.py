@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import os
 import secrets
@@ -21,18 +20,17 @@ from scrapy.utils.defer import deferred_from_coro
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
-from netspy_scrapy.dedup.redis_store import RUN_TTL
-from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
+from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.http.request import Request as FacadeRequest
 from netspy_scrapy.redis import payload
 from netspy_scrapy.redis.exchange import Exchange, Outgoing, Question
 from netspy_scrapy.redis.holder import Holder, waiting
-from netspy_scrapy.redis.leases import IDLE_TTL, Lease, Leases, Renewal
+from netspy_scrapy.redis.leases import Leases
+from netspy_scrapy.redis.membership import Membership
 from netspy_scrapy.redis.queue import Handed, Push, QueueNames, RedisQueue, Settle
 from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.seeds import Seeds
 from netspy_scrapy.redis.settings import (
-    LEGACY_QUEUE,
     QueueSettings,
     keeps_alive,
     queue_name,
@@ -44,7 +42,7 @@ from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import DedupSettings, RuntimeSettings, user_set
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from scrapy import Spider
     from twisted.internet.defer import Deferred
@@ -64,8 +62,6 @@ _LATE: Final = 1000
 _UNSENT: Final = 1000
 #: Seconds between two looks at what is not sent yet.
 _LOOK: Final = 0.02
-#: Seconds for which nodes that start late are told that the run is over.
-_TOLD: Final = 5.0
 #: Seconds that what is left may take to reach Redis, where NETSPY_STOP_TIMEOUT sets no limit.
 _DRAIN: Final = 60.0
 
@@ -87,6 +83,7 @@ class RedisScheduler(Scheduler):
     """
 
     df: BaseDupeFilter
+    checks_redis = True
 
     # Scrapy's interface --------------------------------------------------------------------------
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -126,7 +123,12 @@ class RedisScheduler(Scheduler):
         self.first_sent = self.first_known = 0
         """Requests that no page yielded and that were sent; those which the filter knew."""
         self._is_closing = False
-        self._exchange = Exchange(self._connection, self.queue, self.leases, self.settings, self)
+        self.membership = Membership(
+            self._connection, self.queue, self.leases, self.settings, self._filter, spider
+        )
+        self._exchange = Exchange(
+            self._connection, self.queue, self.leases, self.settings, self, self.membership.come
+        )
         self._receipts = self._context.receipts
         self._receipts.queue_is_durable = True
         self._local = cast("ReadyQueue", self.mqs)
@@ -135,7 +137,8 @@ class RedisScheduler(Scheduler):
             self.seeds, is_leased=self.settings.lease > 0,
         )  # fmt: skip
         self._politeness.registry.listeners.append(self._holder)
-        return deferred_from_coro(self._open())
+        self.crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        return deferred_from_coro(self.membership.open())
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue *request*: in Redis, or here, if it is another attempt at a task of this node."""
@@ -192,19 +195,6 @@ class RedisScheduler(Scheduler):
         while self._exchange.unsent:
             await asyncio.sleep(_LOOK)
 
-    async def first_requests(self, what: str, seconds: float) -> str:
-        """Claim the first requests, or be done with them; see :meth:`RedisQueue.first`."""
-        return await self._connection.run(lambda client: self.queue.first(client, what, seconds))
-
-    def keep_claim(self, seconds: float) -> Callable[[], None]:
-        """Renew the claim of the first requests from now on; return what ends that."""
-
-        def renew() -> None:
-            self._connection.call(lambda client: self.queue.first(client, "claim", seconds))
-
-        self._renewal.also.append(renew)
-        return lambda: self._renewal.also.remove(renew)
-
     # Requests ------------------------------------------------------------------------------------
     def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:
         try:
@@ -225,8 +215,11 @@ class RedisScheduler(Scheduler):
             return None
         return True
 
-    def _push(self, request: Request, receipt: Receipt | None) -> None:
-        """Send a request to Redis; its parent waits until it is there."""
+    def _push(self, request: Request, receipt: Receipt | None, *, is_known: bool = False) -> None:
+        """Send a request to Redis; its parent waits until it is there.
+
+        *is_known*: it comes from there, and passes the filter.
+        """
         meta = request.meta
         meta.pop(metakeys.TASK, None)  # copied from another page
         delay = meta.pop(metakeys.DELAY, None) or 0.0
@@ -234,7 +227,7 @@ class RedisScheduler(Scheduler):
             id=f"{self.node}-{next(self._ids)}",
             domain=meta[metakeys.DOMAIN],
             score=-request.priority,
-            fingerprint=self._fingerprint(request),
+            fingerprint=b"" if is_known else self._fingerprint(request),
             delay=max(0.0, delay),
             payload=payload.encode(request, self.spider),
         )
@@ -344,26 +337,9 @@ class RedisScheduler(Scheduler):
             )  # fmt: skip
         self.df = RedisRequestFilter.from_crawler(self.crawler)
 
-    async def _open(self) -> None:
-        try:
-            await self._connection.check()
-            await self._connection.run(self._prepare)
-        except RedisAwayError as exc:
-            logger.warning("%s: the node waits for it", exc, extra={"spider": self.spider})
-        signal = self.crawler.signals.connect
-        signal(self._spider_opened, signals.spider_opened)
-
     def _spider_opened(self) -> None:
         _scrapy.watch_closing(self.crawler, self._closing)
-        loop = asyncio.get_running_loop()
-
-        def on_lost(lost: list[Lease]) -> None:
-            loop.call_soon_threadsafe(self._holder.lost, lost)
-
-        self._renewal = Renewal(
-            self._connection, self.queue, self.leases, self.settings.lease, on_lost, self._about
-        )
-        self._renewal.start()
+        self.membership.live(self._holder.lost)
         self._exchange.start()
         if keeps_alive(self.crawler.settings):
             self.crawler.signals.connect(self._stay, signals.spider_idle)
@@ -377,41 +353,13 @@ class RedisScheduler(Scheduler):
     def _stay(self) -> None:
         raise DontCloseSpider
 
-    def _prepare(self, client: Any) -> None:
-        """See whether the queue can be used; runs in a thread."""
-        template = self.settings.queue_key or LEGACY_QUEUE
-        old = rendered("SCHEDULER_QUEUE_KEY", template, self.spider.name)
-        if client.type(old) in (b"list", b"zset", "list", "zset"):
-            raise ConfigError(
-                "SCHEDULER_QUEUE_KEY", old,
-                "a key without a queue of scrapy-redis: its pickled requests are not read. Let "
-                "scrapy-redis' own scheduler finish them, or delete the key (redis-cli DEL "
-                f"{old}), or set another SCHEDULER_QUEUE_KEY",
-            )  # fmt: skip
-        others, left = self.queue.begin(client, forget=self._forgets, node_ttl=IDLE_TTL)
-        if self.settings.flush and others:
-            logger.warning("SCHEDULER_FLUSH_ON_START: not done, %d other nodes are at work", others,
-                           extra={"spider": self.spider})  # fmt: skip
-        elif self.settings.flush:
-            left -= self.queue.purge(client, with_filter=True)
-        logger.info("Node %s: %d tasks in %s, %d other nodes", self.node, max(0, left),
-                    self.names.base, others, extra={"spider": self.spider})  # fmt: skip
-
-    @property
-    def _forgets(self) -> bool:
-        return self._filter is not None and self._filter.ends_with_run
-
-    def _about(self) -> str:
-        """Return what this node says of itself."""
-        return json.dumps(
-            {
-                "host": socket.gethostname(), "pid": os.getpid(), "held": len(self.leases),
-                "unacknowledged": self.leases.started,
-            }
-        )  # fmt: skip
-
     def _closing(self) -> None:
         self._is_closing = True
+
+    def refused(self, error: ConfigError) -> None:
+        """Learn that the queue can never be used: Redis was away when the crawl began."""
+        logger.error("%s", error, extra={"spider": self.spider})
+        _scrapy.close_spider(self.crawler, "redis_refused")
 
     def _mark_running(self) -> None:
         """Leave nothing behind: a job directory keeps nothing of this queue."""
@@ -427,12 +375,11 @@ class RedisScheduler(Scheduler):
         self._waiting = []
         left += [(request, 0.0) for request in self._local.drain()]
         for request in self._holder.give_all_back(left):
-            self._push(request, None)
+            self._push(request, None, is_known=True)
         seconds = RuntimeSettings.from_settings(self.crawler.settings).stop_timeout
         if not await self._exchange.drain(seconds or _DRAIN):
             self._keep_unsent(reason)
-        self._renewal.end()
-        await self._leave(reason)
+        await self.membership.leave(reason)
         self.df.close(reason)
 
     def _keep_unsent(self, reason: str) -> None:
@@ -448,23 +395,6 @@ class RedisScheduler(Scheduler):
             for one in orphans:
                 self._context.request_dump.add(one.request, reason=f"unfinished: {reason}")
             self._context.stats.inc_value(keys.UNFINISHED_DUMPED, len(orphans))
-
-    async def _leave(self, reason: str) -> None:
-        run = DedupSettings.from_settings(self.crawler.settings).run
-        try:
-            over, left = await self._connection.run(
-                lambda client: self.queue.leave(
-                    client, is_done=reason == "finished", forget=self._forgets, node_ttl=IDLE_TTL,
-                    told=RUN_TTL if run else _TOLD,
-                )
-            )  # fmt: skip
-        except RedisFailedError as exc:
-            logger.warning("The queue was not told that this node leaves: %s", exc)
-            return
-        if over:
-            logger.info("The run is over: nothing is left in %s", self.names.base)
-        else:
-            logger.info("This node leaves %s, %d others are at work", self.names.base, left)
 
     def _count(self, key: str) -> None:
         assert self.stats is not None

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from netspy_scrapy.exceptions import RedisFailedError
+from netspy_scrapy.exceptions import RedisAwayError, RedisFailedError
 from netspy_scrapy.redis.connection import script
 
 if TYPE_CHECKING:
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds by which a place may be used late: then the next one is another node's.
-_LATE: Final = 0.05
+#: Seconds by which a place may be used late, or the gap to the next node's request gets too short.
+#: Twice as many after each place that was missed, so that a busy process has its turn too.
+_LATE: Final = 0.01
+_MOST_MISSED: Final = 6
 #: Seconds for which a domain without a delay is free to be asked once that was said.
 _FREE: Final = 0.25
 #: Seconds after which Redis is asked again, where it refused (no such command, out of memory).
@@ -49,6 +51,8 @@ class Throttle:
         self._connection = connection
         self._registry = registry
         self._places: dict[str, _Place] = {}
+        self._missed: dict[str, int] = {}
+        """How many places in a row a domain has let pass."""
         self._wanted: dict[str, DomainState] = {}
         self._rests: list[tuple[str, float]] = []
         self._task: asyncio.Task[None] | None = None
@@ -56,6 +60,13 @@ class Throttle:
         self._is_alone = False
         self._script: Any = None
         self._text = script("throttle")
+
+    async def check(self) -> None:
+        """See whether Redis can be used; raises ConfigError if it never will be."""
+        try:
+            await self._connection.check()
+        except RedisAwayError as exc:
+            logger.debug("GLOBAL_THROTTLE: %s", exc)
 
     def allows(self, state: DomainState) -> bool:
         """Tell whether a request of the domain may go now; else it is told when that changes."""
@@ -66,7 +77,10 @@ class Throttle:
         if place is not None and place.begins <= now <= place.ends:
             return True
         if place is None or now > place.ends:
-            self._places.pop(state.name, None)
+            if place is not None and place.gap > 0:
+                del self._places[state.name]
+                missed = self._missed.get(state.name, 0)
+                self._missed[state.name] = min(missed + 1, _MOST_MISSED)
             self._wanted[state.name] = state
             self._start()
         return False
@@ -76,6 +90,7 @@ class Throttle:
         place = self._places.get(state.name)
         if place is not None and place.gap > 0:
             del self._places[state.name]
+            self._missed.pop(state.name, None)
 
     async def close(self) -> None:
         """Wait for what is under way."""
@@ -140,7 +155,8 @@ class Throttle:
             now = self._registry.clock()
             for state, gap, wait in zip(states, gaps, waits, strict=True):
                 begins = now + wait / 1e6
-                ends = begins + (_LATE if gap else _FREE)
+                late = _LATE * 2 ** self._missed.get(state.name, 0)
+                ends = begins + (late if gap else _FREE)
                 self._places[state.name] = _Place(begins, ends, gap)
                 self._registry.place(state, begins, gap or None)
             self._forget(now)
@@ -156,3 +172,4 @@ class Throttle:
         """Drop the places that nobody used."""
         if len(self._places) > 2 * len(self._registry) + 16:
             self._places = {name: one for name, one in self._places.items() if one.ends >= now}
+            self._missed = {name: n for name, n in self._missed.items() if name in self._places}

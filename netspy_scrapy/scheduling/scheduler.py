@@ -8,10 +8,10 @@ import itertools
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.job import job_dir
 
 from netspy_scrapy import _scrapy
@@ -22,7 +22,7 @@ from netspy_scrapy.http.request import Request as FacadeRequest
 from netspy_scrapy.retry import claim_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
@@ -55,6 +55,9 @@ class Scheduler(ScrapyScheduler):
 
     crawler: Crawler
 
+    checks_redis: ClassVar[bool] = False
+    """Whether it sees to it itself that Redis can be used."""
+
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the queues."""
         self._context = CrawlContext.of(self.crawler)
@@ -67,7 +70,10 @@ class Scheduler(ScrapyScheduler):
         """Set when the engine is told that no request may go, until one comes."""
         opened = super().open(spider)
         self._mark_running()
-        return opened
+        throttle = self._politeness.throttle
+        if throttle is None or self.checks_redis:
+            return opened
+        return deferred_from_coro(_after(opened, throttle.check))
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue *request*; False: the request filter knows it."""
@@ -259,6 +265,12 @@ class Scheduler(ScrapyScheduler):
             yield from drain()
         while (request := self.mqs.pop()) is not None:
             yield request
+
+
+async def _after(opened: Deferred[None] | None, check: Callable[[], Awaitable[None]]) -> None:
+    if opened is not None:
+        await maybe_deferred_to_future(opened)
+    await check()
 
 
 def _is_hop(request: Request) -> bool:

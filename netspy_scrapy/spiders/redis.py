@@ -89,7 +89,7 @@ class Spider(AirSpider):
         if not state.startswith("running:"):
             self.start_callback()
             return
-        unclaim = scheduler.keep_claim(_CLAIM)
+        unclaim = scheduler.membership.keep_claim(_CLAIM)
         try:
             async for one in super().netspy_start():
                 yield one
@@ -112,7 +112,7 @@ class Spider(AirSpider):
         said = ""
         while True:
             try:
-                state = await scheduler.first_requests("claim", _CLAIM)
+                state = await scheduler.membership.first_requests("claim", _CLAIM)
             except RedisFailedError:
                 await asyncio.sleep(_ASK)
                 continue
@@ -134,7 +134,7 @@ class Spider(AirSpider):
         kept = RUN_TTL if self.crawler.settings["RUN_ID"] else 0.0
         while True:
             try:
-                await scheduler.first_requests(what, kept if what == "done" else 0.0)
+                await scheduler.membership.first_requests(what, kept if what == "done" else 0.0)
             except RedisFailedError:
                 if what == "free":
                     return

@@ -12,7 +12,8 @@ import pytest
 import scrapy
 
 from netspy_scrapy.context import CrawlContext
-from tests.crawling import MEMORY, PlainSpider, crawl, reason, rows, times
+from netspy_scrapy.exceptions import ConfigError
+from tests.crawling import MEMORY, PlainSpider, crawl, rows, times
 from tests.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -158,14 +159,14 @@ def test_downloads_past_the_queue(site: Any, redis_server: Redis) -> None:
 
 
 def test_a_wrong_password(site: Any, own_redis: Callable[..., Redis], caplog: Any) -> None:
-    """The crawl ends and says why: it could not keep what it was asked to."""
+    """The crawl does not start: it could not keep what it was asked to."""
     server = own_redis("--requirepass", "right")
     settings = {"REDIS_URL": f"redis://:wr0ng-secret@127.0.0.1:{server.port}/0"}
-    crawler = run(server, urls=(site.url("/page/1"),), **settings)
+    with pytest.raises(ConfigError, match="REDIS_URL") as error:
+        run(server, urls=(site.url("/page/1"),), **settings)
 
-    assert reason(crawler) == "redis_refused"
-    assert "REDIS_URL" in caplog.text
-    assert "wr0ng-secret" not in caplog.text
+    assert site.log() == []
+    assert "wr0ng-secret" not in str(error.value) + caplog.text
 
 
 def test_off_costs_nothing(site: Any) -> None:

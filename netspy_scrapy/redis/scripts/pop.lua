@@ -26,10 +26,9 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0,
   redis.call('ZREM', leases, id)
   redis.call('HDEL', owners, id)
   if deliveries and tonumber(deliveries) >= allowed then
-    local payload = redis.call('HGET', tasks, id)
-    dead[#dead + 1], dead[#dead + 2] = id, payload
-    redis.call('HSET', base .. ':dead', id, payload)
-    remove(id)
+    local at = #dead
+    dead[at + 1], dead[at + 2] = id, redis.call('HGET', tasks, id)
+    bury(id)
   elseif deliveries then
     line_up(id, score, sequence, domain)
   end

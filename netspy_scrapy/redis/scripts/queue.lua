@@ -10,7 +10,7 @@
 --   :delayed  zset   tasks that are not due, by the time (ms) they are
 --   :leases   zset   tasks that a node has, by the time (ms) at which it loses them
 --   :owners   hash   id -> token: node:delivery
---   :dead     hash   id -> payload: tasks that were handed out too often
+--   :dead     hash   id -> payload: tasks that were handed out too often; :info keeps the rest
 --   :nodes    zset   nodes, by the time (ms) they were last heard of;  :about  hash node -> text
 --   :released set    fingerprints that a bloom filter has and that count as unknown
 --   :epoch    string lost when somebody empties the server
@@ -44,6 +44,13 @@ end
 local function remove(id)
   redis.call('HDEL', tasks, id)
   redis.call('HDEL', info, id)
+  redis.call('HDEL', owners, id)
+  redis.call('ZREM', leases, id)
+end
+
+local function bury(id)
+  redis.call('HSET', base .. ':dead', id, redis.call('HGET', tasks, id))
+  redis.call('HDEL', tasks, id)
   redis.call('HDEL', owners, id)
   redis.call('ZREM', leases, id)
 end

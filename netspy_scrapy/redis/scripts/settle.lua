@@ -21,8 +21,7 @@ for at = 3, #ARGV, size do
       redis.call('SADD', base .. ':released', text)
     end
   elseif own and what == 'dead' then
-    redis.call('HSET', base .. ':dead', id, redis.call('HGET', tasks, id))
-    remove(id)
+    bury(id)
   elseif own then
     local deliveries, score, sequence, domain = read_info(id)
     local wait = tonumber(ARGV[at + 4])
