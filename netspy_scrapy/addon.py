@@ -14,6 +14,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
@@ -40,12 +41,14 @@ from netspy_scrapy.settings import (
     SinkSettings,
     StatusSettings,
     deciding,
+    read_bool,
     read_codes,
     read_int,
     read_number,
     user_set,
 )
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
+from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
 from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import pipelines
@@ -69,6 +72,8 @@ _RETRY_ORDER = 550
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
 _START_ORDER = 10
+#: Before StartSpiderMiddleware: they are not what the spider starts with.
+_REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
 _RUNTIME_ORDER = 0
 _CALLBACKS_ORDER = 0
@@ -143,6 +148,9 @@ class Addon:
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
+        ordered = CrawlContext.of(self._crawler).replay_order is not None
+        if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
+            _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.pipelines.batcher import Storage
+    from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ class CrawlContext:
         """Whether rows could be neither stored nor dumped."""
         self.from_scheduler: WeakSet[Request] = WeakSet()
         """Requests that our scheduler handed out, and so takes back when they must wait."""
+        self.replay_order: ReplayOrder | None = None
+        """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 

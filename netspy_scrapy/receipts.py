@@ -137,10 +137,12 @@ class Receipts:
             self._replace(receipt, request)
         receipt.lasting.append(callback)
 
-    def is_lasting(self, request: Request) -> bool:
-        """Tell whether somebody keeps *request* until its outcome is safe."""
-        receipt = self._of(request)
-        return receipt is not None and bool(receipt.lasting)
+    def is_kept(self, request: Request) -> bool:
+        """Tell whether somebody keeps *request*, or a page that led to it, until it is safe."""
+        receipt = self._of(request) or self._receipts.get(request.meta.get(metakeys.PARENT, -1))
+        while receipt is not None and not receipt.lasting:
+            receipt = receipt.parent
+        return receipt is not None
 
     def children(self, request: Request) -> list[Request]:
         """Return copies of the requests that *request* yielded, if ``keep_children`` is set."""

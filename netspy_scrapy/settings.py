@@ -122,6 +122,9 @@ SETTINGS: dict[str, Setting] = {
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
+    "RETRY_FAILED_ON_START": Setting(
+        False, "fetch the spider's requests of FAILED_REQUEST_PATH before all others"
+    ),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
@@ -137,7 +140,7 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
         "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
-        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
+        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH",
         "RUN_ID", "SPIDER_KEEP_ALIVE",
         "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
