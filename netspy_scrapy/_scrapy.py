@@ -382,6 +382,33 @@ def call_callbacks_by(
     scraper.call_spider_async = call_spider
 
 
+def divert_downloads(
+    crawler: Crawler,
+    download: Callable[[Request], Coroutine[Any, Any, Response] | None],
+    close: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Let *download* bring the answers of those requests for which it returns a coroutine.
+
+    They keep their download slots and all else. *close* is awaited with Scrapy's own handlers.
+    """
+    engine = engine_of(crawler)
+    assert engine is not None
+    handlers: Any = engine.downloader.handlers
+    original = handlers.download_request_async
+
+    async def diverted(request: Request) -> Any:
+        own = download(request)
+        return await (original(request) if own is None else own)
+
+    handlers.download_request_async = diverted
+    crawler.signals.connect(close, signals.engine_stopped, weak=False)
+
+
+async def close_handler(handler: Any) -> None:
+    """Close a download handler, whichever kind of answer that gives."""
+    await ensure_awaitable(handler.close())
+
+
 def _failure(exception: Exception) -> Any:
     return Failure(exception)  # type: ignore[no-untyped-call]
 

@@ -26,15 +26,18 @@ from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
+from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
     SETTINGS,
     UNSUPPORTED,
+    WEBDRIVER_KEYS,
     DedupSettings,
     DumpSettings,
     PaceSettings,
     PolitenessSettings,
+    RenderSettings,
     RetrySettings,
     RobotsSettings,
     RuntimeSettings,
@@ -209,6 +212,7 @@ class Addon:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        self._install_rendering(settings)
         if read_int(settings, "NETSPY_CALLBACK_THREADS"):
             _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
         if read_number(settings, "NETSPY_BLOCK_WARNING", unit="seconds"):
@@ -249,6 +253,21 @@ class Addon:
                 settings.getpriority("RETRY_EXCEPTIONS") or 0, SETTINGS_PRIORITIES["addon"]
             )
             settings.set("RETRY_EXCEPTIONS", [*exceptions, HookError], priority)
+
+    def _install_rendering(self, settings: BaseSettings) -> None:
+        """Let pages be rendered; the browser itself starts with the first of them."""
+        RenderSettings.from_settings(settings)
+        webdriver = settings.get("WEBDRIVER") or {}
+        for name, value in launch_options(webdriver).items():
+            if not user_set(settings, name):
+                settings.set(name, value, "addon")
+        idle = sorted(webdriver.keys() - WEBDRIVER_KEYS)
+        if idle:
+            self.notes.append(f"WEBDRIVER: {', '.join(idle)} do nothing here")
+        _add(settings, "EXTENSIONS", Rendering, _RUNTIME_ORDER)
+        if user_set(settings, "REQUEST_FINGERPRINTER_CLASS"):
+            return
+        settings.set("REQUEST_FINGERPRINTER_CLASS", RenderFingerprinter, "addon")
 
     # What is worth a warning ---------------------------------------------------------------------
     def _note_contradictions(self, settings: BaseSettings) -> None:

@@ -15,7 +15,8 @@ GIVEN_UP = "netspy_given_up"
 RECEIPT = "netspy_receipt"
 #: The number of the receipt of the page that yielded the request.
 PARENT = "netspy_parent"
-#: How a browser is to fetch the page (dict); rendering is not there yet.
+#: How a browser is to fetch the page: True, or a dict with ``wait_for`` (a selector), ``time``
+#: (seconds) and ``script`` (JavaScript).
 RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.
 DOMAIN = "netspy_domain"

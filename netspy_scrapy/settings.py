@@ -85,6 +85,8 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_STOP_TIMEOUT": Setting(
         8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
     ),
+    "WEBDRIVER": Setting({}, "how a browser fetches pages that are to be rendered"),
+    "NETSPY_RENDER_PAGES": Setting(8, "pages that a browser has open at once"),
     "NETSPY_CALLBACK_THREADS": Setting(
         0, "threads in which sync callbacks run; 0: on the event loop, as ever"
     ),
@@ -147,7 +149,6 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "RUN_ID", "SPIDER_KEEP_ALIVE",
         "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
-        "WEBDRIVER",
     }
 )  # fmt: skip
 
@@ -504,6 +505,68 @@ class RobotsSettings:
             default_agent=str(settings.get("USER_AGENT") or "*"),
             cache_ttl=read_number(settings, "ROBOTS_CACHE_TTL", unit="seconds"),
             on_error=on_error,
+        )
+
+
+#: Keys of netspy's WEBDRIVER that have an effect.
+WEBDRIVER_KEYS = frozenset(
+    {
+        "browser", "headless", "load_images", "timeout", "render_time", "wait_until", "wait_for",
+        "user_agent", "proxy", "viewport", "channel", "locale", "timezone_id",
+    }
+)  # fmt: skip
+
+#: How a browser context is called what WEBDRIVER gives.
+_CONTEXT_KEYS = {"user_agent": "user_agent", "locale": "locale", "timezone_id": "timezone_id"}
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """How a browser fetches pages."""
+
+    pages: int
+    timeout: float | None
+    """Seconds that a page may take, rendering and all; None: as other downloads."""
+    time: float
+    """Seconds that are waited after a page is there."""
+    wait_for: str | None
+    """The selector of an element that is waited for."""
+    wait_until: str | None
+    max_size: int
+    context: dict[str, Any] = field(repr=False)
+    """What each browser context is made with."""
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> RenderSettings:
+        """Read how pages are rendered."""
+        webdriver = settings.get("WEBDRIVER") or {}
+        if not isinstance(webdriver, dict):
+            raise ConfigError("WEBDRIVER", webdriver, "a dict")
+        timeout = webdriver.get("timeout")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            raise ConfigError("WEBDRIVER['timeout']", timeout, "seconds, more than 0")
+        wait_until = webdriver.get("wait_until")
+        if wait_until not in (None, "load", "domcontentloaded", "networkidle", "commit"):
+            raise ConfigError(
+                "WEBDRIVER['wait_until']", wait_until,
+                '"load", "domcontentloaded", "networkidle" or "commit"',
+            )  # fmt: skip
+        context = {
+            theirs: webdriver[ours]
+            for ours, theirs in _CONTEXT_KEYS.items()
+            if webdriver.get(ours) is not None
+        }
+        if webdriver.get("viewport"):
+            width, height = webdriver["viewport"]
+            context["viewport"] = {"width": width, "height": height}
+        return cls(
+            pages=read_int(settings, "NETSPY_RENDER_PAGES", minimum=1),
+            timeout=timeout,
+            time=float(webdriver.get("render_time") or 0),
+            wait_for=webdriver.get("wait_for"),
+            wait_until=wait_until,
+            max_size=read_int(settings, deciding(settings, "MAX_RESPONSE_SIZE")),
+            context=context,
         )
 
 
