@@ -18,8 +18,12 @@ from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats, row
 from tests.servers.browser import browser_settings
 
 SCRIPT = b"""<html><head><title>js</title></head><body><p id=text>before</p><script>
-setTimeout(() => { if (document.body.id) return; document.getElementById('text').textContent = 'after';
-  const late = document.createElement('b'); late.id = 'late'; late.textContent = 'late'; document.body.append(late);
+setTimeout(() => {
+  if (document.body.id) return;
+  document.getElementById('text').textContent = 'after';
+  const late = document.createElement('b');
+  late.id = late.textContent = 'late';
+  document.body.append(late);
 }, 200);
 </script></body></html>"""
 
