@@ -1,4 +1,7 @@
-"""The only module that touches what Scrapy keeps private, tested against each Scrapy version."""
+"""The only room that touches what Scrapy keeps private, tested against each Scrapy version.
+
+``receiving`` and ``opening`` are about bodies; everything else is here.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import scrapy.exceptions
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
-from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
 from netspy_scrapy.exceptions import CutOffError, SpiderError
@@ -32,6 +36,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+
+#: What Scrapy's handlers raise for a body over DOWNLOAD_MAXSIZE: the second from 2.15 on.
+CANCELLED: tuple[type[BaseException], ...] = (
+    CancelledError,
+    *filter(None, [getattr(scrapy.exceptions, "DownloadCancelledError", None)]),
+)
 
 RequestT = TypeVar("RequestT", bound=Request)
 
@@ -383,12 +393,26 @@ def put_back(crawler: Crawler, request: Request) -> None:
         give(request)
 
 
-def is_unusable_answer(exception: BaseException) -> bool:
-    """Tell whether Scrapy gave up on an answer: a redirect without end, a body too big unpacked.
+def skip_cache_once(request: Request) -> None:
+    """Keep Scrapy's HTTP cache from storing the next answer to *request*."""
+    request.meta["_dont_cache"] = True
 
-    Both raise the exception that elsewhere means that a request is dropped on purpose.
+
+def is_too_many_redirects(exception: BaseException) -> bool:
+    """Tell whether Scrapy gave up on a redirect without end.
+
+    It raises the exception that elsewhere means that a request is dropped on purpose.
     """
-    return type(exception) is IgnoreRequest and (
-        str(exception) == "max redirections reached"
-        or type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
+    return type(exception) is IgnoreRequest and str(exception) == "max redirections reached"
+
+
+def is_too_large(exception: BaseException) -> bool:
+    """Tell whether Scrapy itself gave up on a body for its size.
+
+    While receiving it raises what else a cancelled download raises; for one that is too large
+    once opened, the exception that elsewhere means that a request is dropped on purpose.
+    """
+    return isinstance(exception, CANCELLED) or (
+        type(exception) is IgnoreRequest
+        and type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
     )
