@@ -15,6 +15,7 @@ from twisted.internet.defer import maybeDeferred
 from netspy_scrapy import stats as keys
 from netspy_scrapy._scrapy import CANCELLED, engine_of
 from netspy_scrapy.budget import Body, Budget
+from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Bytes that a body reserves ahead of what it has: as many as are read from a socket at once.
 STEP = 64 * 1024
+#: How often a download is begun anew: only a site that falls silent again and again needs more.
+_BEGUN_ANEW = 3
 #: Seconds without a byte after which the body that need not fit lets another one be that.
 _SILENCE = 1.0
 
@@ -167,20 +170,24 @@ class Bodies:
     async def _download(
         self, download: Callable[[Request], Any], request: Request, receipt: _Receipt
     ) -> Response:
-        try:
-            return await download(request)  # type: ignore[no-any-return]
-        except Exception as exc:
-            ended = isinstance(exc, (StopDownload, *CANCELLED))  # it was too large, or the like
-            if ended or not receipt.was_held or self._is_cut():
-                raise
-            logger.info(
-                "%s is fetched again: its body had to wait for NETSPY_MAX_INFLIGHT_BYTES (%s)",
-                request, type(exc).__name__, extra={"spider": self._crawler.spider},
-            )  # fmt: skip
-        self._count(keys.BODIES_AGAIN)
-        self.budget.close(receipt)
-        receipt.begin()
-        await self._wait_for(receipt, self.budget.limit + 1)
+        for _ in range(_BEGUN_ANEW):
+            try:
+                return await download(request)  # type: ignore[no-any-return]
+            except Exception as exc:
+                ended = isinstance(exc, (StopDownload, *CANCELLED))  # too large, or the like
+                if ended or not receipt.was_held or self._is_cut():
+                    raise
+                logger.info(
+                    "%s is fetched again: its body had to wait for NETSPY_MAX_INFLIGHT_BYTES (%s)",
+                    shown(request), type(exc).__name__, extra={"spider": self._crawler.spider},
+                )  # fmt: skip
+            self._count(keys.BODIES_AGAIN)
+            self.budget.close(receipt)
+            receipt.begin()
+            # More than there is: it is granted to the one that need not fit.
+            await self._wait_for(receipt, self.budget.limit + 1)
+            self.budget.shrink(receipt, 0)
+            receipt.was_held = False
         return await download(request)  # type: ignore[no-any-return]
 
     async def _wait_for(self, receipt: _Receipt, size: int) -> None:

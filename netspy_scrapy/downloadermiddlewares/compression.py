@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
-from netspy_scrapy._scrapy.opening import Opener, TooLargeOpenedError
+from netspy_scrapy._scrapy.opening import BombError, Opener
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.downloadermiddlewares.receiving import without_body
 
@@ -23,8 +23,9 @@ class CompressionMiddleware(Opener):
     """Opens compressed bodies as far as they may go, in the place of HttpCompressionMiddleware.
 
     Bombs of gzip (of any number of members), deflate, Brotli and Zstandard end at the byte that is
-    too many, and so does each layer of a body that was compressed several times. What was opened is
-    thrown away then, and the answer goes on without a body, for LimitsMiddleware to judge.
+    too many, and so does each layer of a body that was compressed several times. Bodies of very
+    many layers or members, which are made to cost time, are not opened. What was opened is thrown
+    away, and the answer goes on without a body, for LimitsMiddleware to judge.
 
     With NETSPY_MAX_INFLIGHT_BYTES a body opens as far as there is room. One that needs more waits
     for it, and is opened anew.
@@ -53,7 +54,7 @@ class CompressionMiddleware(Opener):
             return self._open_held(request, response, limit)
         try:
             opened = self.open(request, response, max(room, 1))
-        except TooLargeOpenedError:
+        except BombError:
             return self._open_later(request, response, limit)
         self._bodies.opened(request)
         return opened
@@ -73,8 +74,8 @@ class CompressionMiddleware(Opener):
     def _open(self, request: Request, response: Response, limit: int) -> Response:
         try:
             return self.open(request, response, limit)
-        except TooLargeOpenedError:
-            seen = f"{len(response.body)} bytes were received, and open to more"
+        except BombError as exc:
+            seen = f"{len(response.body)} bytes were received, and {exc}"
             error = self._limits.too_large(request, seen)
             if metakeys.ROBOTS in request.meta:
                 raise error from None
