@@ -275,6 +275,13 @@ class Addon:
                 f"{name} = {settings[name]!r} and {theirs} = {settings[theirs]!r} contradict each "
                 f"other: {name} counts"
             )
+        # The Downloader says itself that it is deprecated; asking for it here would say so twice.
+        if user_set(settings, "CONCURRENT_REQUESTS_PER_IP"):
+            self.notes.append(
+                "CONCURRENT_REQUESTS_PER_IP does nothing here: limits are kept by domain "
+                "(CONCURRENT_REQUESTS_PER_DOMAIN); for domains of one server give their requests "
+                'the same meta["download_slot"]'
+            )
         never = sorted(
             code
             for code in _codes(settings, "RETRY_STATUS_CODES")
@@ -299,7 +306,7 @@ class Addon:
                 continue
             if name in UNSUPPORTED:
                 self.notes.append(f"{name} is a setting of netspy that does nothing here")
-            elif name not in known and not hasattr(default_settings, name):
+            elif name not in known and name not in vars(default_settings):
                 kin = [one for one in known if one.partition("_")[0] == name.partition("_")[0]]
                 near = get_close_matches(name, kin, n=1, cutoff=_NEAR)
                 if near:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from scrapy import Request, signals
 from scrapy.exceptions import StopDownload
@@ -33,6 +34,8 @@ _BEGUN_ANEW = 3
 #: Seconds without a byte after which the body that need not fit lets another one be that.
 _SILENCE = 1.0
 
+#: Whether the present code runs inside a download: in a middleware that needs another page first.
+_inside: ContextVar[bool] = ContextVar("_inside", default=False)
 _receiving: ContextVar[_Receipt | None] = ContextVar("_receiving", default=None)
 
 
@@ -78,7 +81,8 @@ class Bodies:
 
     Scrapy's HTTP/1.1 handler and its handlers for aiohttp and httpx stop reading from a connection
     whose body has to wait; so the site stops sending. What other handlers receive is counted, and
-    not held back. A download that fails after such a wait, since the site or the clock of the
+    not held back, nor is what a download needs that is not done itself (a middleware that fetches a token).
+    A download that fails after such a wait, since the site or the clock of the
     download lost patience, is begun once more as soon as it need not wait: it has not failed.
 
     Stats: ``netspy/bodies/held``, ``netspy/bodies/again``.
@@ -90,6 +94,8 @@ class Bodies:
         sharers = crawler.settings.getint("CONCURRENT_REQUESTS")
         self.budget = Budget(limit, sharers)
         self._receipts: dict[Request, _Receipt] = {}
+        self._nested: WeakSet[Request] = WeakSet()
+        """Requests for which other downloads wait, whose bodies may be held."""
         self._arriving: Any = None
         """The answer of the HTTP/1.1 handler whose headers are told of next."""
         self._timer: asyncio.TimerHandle | None = None
@@ -132,7 +138,13 @@ class Bodies:
                 self.opened(request)
                 return result
 
-            return maybeDeferred(fetch, request, *args).addBoth(done)
+            if _inside.get():
+                self._nested.add(request)
+            token = _inside.set(True)
+            try:
+                return maybeDeferred(fetch, request, *args).addBoth(done)
+            finally:
+                _inside.reset(token)
 
         async def watched_download(request: Request) -> Response:
             handler = handlers._get_handler(urlparse_cached(request).scheme)  # noqa: SLF001
@@ -150,7 +162,8 @@ class Bodies:
             self._timer.cancel()
 
     async def _receive(self, download: Callable[[Request], Any], request: Request) -> Response:
-        if request in self._receipts:  # somebody downloads it twice at once
+        # Downloaded twice at once, or needed by a download that may itself hold what it waits for.
+        if request in self._receipts or request in self._nested:
             return await download(request)  # type: ignore[no-any-return]
         receipt = self._receipts[request] = _Receipt()
         token = _receiving.set(receipt)

@@ -61,8 +61,8 @@ class Scheduler(ScrapyScheduler):
         self._waiting: list[tuple[float, int, Request]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self.starved = False
-        """Whether the engine was told that no request may go, and none came since."""
+        self.starved = asyncio.Event()
+        """Set when the engine is told that no request may go, until one comes."""
         opened = super().open(spider)
         self._mark_running()
         return opened
@@ -82,7 +82,7 @@ class Scheduler(ScrapyScheduler):
             self._politeness.assign(request)
             seconds = request.meta.pop(metakeys.DELAY, None)
             if seconds is None or not seconds > 0:
-                self.starved = False
+                self.starved.clear()
                 return super().enqueue_request(request)
             if not request.dont_filter and self.df.request_seen(request):
                 self.df.log(request, self.spider)
@@ -98,8 +98,8 @@ class Scheduler(ScrapyScheduler):
         self._release_due()
         while True:
             request = super().next_request()
-            self.starved = request is None
             if request is None:
+                self.starved.set()
                 return None
             due = request.meta.get(metakeys.NOT_BEFORE)
             if due is None:
@@ -108,6 +108,7 @@ class Scheduler(ScrapyScheduler):
                 del request.meta[metakeys.NOT_BEFORE]
                 break
             self._wait(request, due)
+        self.starved.clear()
         self._context.from_scheduler.add(request)
         return request
 
@@ -123,9 +124,16 @@ class Scheduler(ScrapyScheduler):
     def __len__(self) -> int:
         return super().__len__() + len(self._waiting)
 
+    def has_pending_requests(self) -> bool:
+        """Tell whether the crawl goes on: also for downloads past the queue that wait."""
+        return super().has_pending_requests() or self._politeness.waits
+
     @property
     def ready(self) -> int:
-        """How many requests are queued and wait for nothing but a free slot."""
+        """How many requests are queued, those of domains that rest among them.
+
+        Not those that wait here for a time of their own.
+        """
         return super().__len__()
 
     def close(self, reason: str) -> Deferred[None] | None:
@@ -164,7 +172,7 @@ class Scheduler(ScrapyScheduler):
             del request.meta[metakeys.NOT_BEFORE]
             self.put_back(request)
             released = True
-            self.starved = False
+            self.starved.clear()
         if released or self._timer is None:
             self._set_timer()
 
