@@ -127,7 +127,11 @@ class CrawlContext:
     def bodies(self) -> Bodies | None:
         """What holds bodies to NETSPY_MAX_INFLIGHT_BYTES; None: nothing does."""
         limit = self.limits.settings.max_inflight
-        return Bodies(self.crawler, limit, lambda: self.politeness.is_cut) if limit else None
+        if not limit:
+            return None
+        return Bodies(
+            self.crawler, limit, is_cut=lambda: self.politeness.is_cut, is_queued=self.owns
+        )
 
     @cached_property
     def intake(self) -> Intake:

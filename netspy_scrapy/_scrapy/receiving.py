@@ -81,16 +81,28 @@ class Bodies:
 
     Scrapy's HTTP/1.1 handler and its handlers for aiohttp and httpx stop reading from a connection
     whose body has to wait; so the site stops sending. What other handlers receive is counted, and
-    not held back, nor is what a download needs that is not done itself (a middleware that fetches a token).
-    A download that fails after such a wait, since the site or the clock of the
-    download lost patience, is begun once more as soon as it need not wait: it has not failed.
+    not held back. What another download waits for (a token that a middleware fetches) is neither:
+    that other may hold what it would wait for. A download that fails after such a wait, since the
+    site or the clock of the download lost patience, is begun anew as soon as it need not wait: it
+    has not failed.
+
+    *is_cut* tells whether nothing may be downloaded any more, *is_queued* whether a request came
+    from the queue.
 
     Stats: ``netspy/bodies/held``, ``netspy/bodies/again``.
     """
 
-    def __init__(self, crawler: Crawler, limit: int, is_cut: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        crawler: Crawler,
+        limit: int,
+        *,
+        is_cut: Callable[[], bool],
+        is_queued: Callable[[Request], bool],
+    ) -> None:
         self._crawler = crawler
         self._is_cut = is_cut
+        self._is_queued = is_queued
         sharers = crawler.settings.getint("CONCURRENT_REQUESTS")
         self.budget = Budget(limit, sharers)
         self._receipts: dict[Request, _Receipt] = {}
@@ -138,7 +150,8 @@ class Bodies:
                 self.opened(request)
                 return result
 
-            if _inside.get():
+            # One of the queue may have been handed out by what a download did in the end.
+            if _inside.get() and not self._is_queued(request):
                 self._nested.add(request)
             token = _inside.set(True)
             try:
