@@ -366,6 +366,8 @@ class Politeness:
             return
         if isinstance(exception, IgnoreRequest) and not _scrapy.is_too_many_redirects(exception):
             context.failures.drop(request, getattr(exception, "cause", name), text or name)
+            with suppress(AttributeError):
+                exception.netspy_dropped = True  # type: ignore[attr-defined]
             return
         unwell = isinstance(exception, context.retry_settings.exceptions)
         unwell = unwell and not isinstance(exception, HookError)

@@ -14,6 +14,8 @@ from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Headers, Response
@@ -65,6 +67,7 @@ class ReceivingMiddleware:
             response = exception.response
             assert response is not None
             exception.response = None
+            forget_frames(exception)
             self._limits.broken[request] = exception.error
             _scrapy.skip_cache_once(request)
             return without_body(response)
@@ -102,6 +105,24 @@ class ReceivingMiddleware:
         if left < 0:
             seen = f"{self._limits.size_of(request) - left} bytes were received"
             raise DownloadEnded(self._limits.too_large(request, seen))
+
+
+def forget_frames(exception: BaseException) -> None:
+    """Empty the frames that *exception* passed through, and those that they were called from.
+
+    They hold what was received of the body. Scrapy keeps what signal handlers raise in a cycle of
+    frames and tracebacks, which only the garbage collector would find, 30 MB a time.
+    """
+    trace, exception.__traceback__ = exception.__traceback__, None
+    while trace is not None:
+        frame: FrameType | None = trace.tb_frame
+        while frame is not None:
+            try:
+                frame.clear()
+            except RuntimeError:  # it still runs, and so do those that it was called from
+                break
+            frame = frame.f_back
+        trace = trace.tb_next
 
 
 def without_body(response: Response) -> Response:
