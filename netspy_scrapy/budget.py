@@ -92,13 +92,15 @@ class Budget:
         self.serve()
 
     def pass_on(self) -> bool:
-        """Let another body be the first, because this one does not move.
+        """Let who waits longest be the first, because this one does not move.
 
-        False: it holds more than would fit, or nobody waits.
+        False: the others would then hold more than the limit, or nobody waits.
         """
-        if self.first is None or not self.waiting or self.held > self.limit:
+        heir = next(iter(self.waiting), None)
+        if heir is None or self.held - heir.reserved > self.limit:
             return False
-        self.first = None
+        self.first = heir
+        self._go_on(heir)
         self.serve()
         return True
 
