@@ -140,6 +140,10 @@ class ContentTypeRejectedError(ResponseError, IgnoreRequest):
         self.content_type = content_type
 
 
+class AntiBotError(ResponseError):
+    """The answer is a challenge page: a test for robots in place of the page (ANTIBOT_DETECT)."""
+
+
 class ValidationError(NetspyError):
     """Raised by a spider: this answer is not the page, fetch it again."""
 

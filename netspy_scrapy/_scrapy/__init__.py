@@ -1,6 +1,7 @@
 """The only room that touches what Scrapy keeps private, tested against each Scrapy version.
 
-Here is what concerns the engine and the downloader; bodies are in ``receiving`` and ``opening``.
+Here is what concerns the engine and the downloader; callbacks are in ``scraping``, bodies in
+``receiving`` and ``opening``.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
         )
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
-        steps.append(f"{requests} requests in {context.dump_settings.request_path}")
+        path = context.dump_settings.request_path
+        steps.append(f"{requests} requests in {path}: netspy-retry --requests fetches them")
     lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
