@@ -96,7 +96,11 @@ SETTINGS: dict[str, Setting] = {
     "ROBOTS_OBEY": Setting(False, "obey robots.txt", "ROBOTSTXT_OBEY"),
     "ROBOTS_USER_AGENT": Setting("*", "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
     "MAX_RESPONSE_SIZE": Setting(
-        32 * 1024 * 1024, "bytes of a body; 0: no limit", "DOWNLOAD_MAXSIZE"
+        32 * 1024 * 1024, "bytes of a body, opened; 0: no limit", "DOWNLOAD_MAXSIZE"
+    ),
+    "ALLOWED_CONTENT_TYPES": Setting([], "prefixes of the types that are received; empty: all"),
+    "NETSPY_MAX_INFLIGHT_BYTES": Setting(
+        0, "bytes of all bodies that are being received or opened; 0: no limit"
     ),
     "NETSPY_START_MAX_QUEUED": Setting(
         10_000,
@@ -139,7 +143,6 @@ SETTINGS: dict[str, Setting] = {
 #: netspy's settings that nothing here reads yet: named when a user sets them.
 UNSUPPORTED: frozenset[str] = frozenset(
     {
-        "ALLOWED_CONTENT_TYPES",
         "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
@@ -249,6 +252,24 @@ def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
             raise ConfigError(name, value, allowed)
         codes.add(code)
     return frozenset(codes)
+
+
+def read_prefixes(name: str, value: Any) -> tuple[str, ...]:
+    """Return *value* of *name* as prefixes of content types, in lower case: a list, or text."""
+    allowed = 'a list of prefixes such as "text/" or "application/json"'
+    if value is None:
+        return ()
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple, set, frozenset)):
+        raise ConfigError(name, value, allowed)
+    if not all(isinstance(one, str) for one in items):
+        raise ConfigError(name, value, allowed)
+    prefixes = tuple(one.strip().lower() for one in items)
+    if isinstance(value, str):
+        return tuple(filter(None, prefixes))
+    if not all(prefixes):
+        raise ConfigError(name, value, f"{allowed}; an empty one would allow everything")
+    return prefixes
 
 
 # A dataclass per feature -----------------------------------------------------------------------
@@ -532,7 +553,6 @@ class RenderSettings:
     wait_for: str | None
     """The selector of an element that is waited for."""
     wait_until: str | None
-    max_size: int
     context: dict[str, Any] = field(repr=False)
     """What each browser context is made with."""
 
@@ -565,7 +585,6 @@ class RenderSettings:
             time=float(webdriver.get("render_time") or 0),
             wait_for=webdriver.get("wait_for"),
             wait_until=wait_until,
-            max_size=read_int(settings, deciding(settings, "MAX_RESPONSE_SIZE")),
             context=context,
         )
 
@@ -584,4 +603,45 @@ class RuntimeSettings:
         return cls(
             max_runtime=read_number(settings, "SPIDER_MAX_RUNTIME", unit="seconds"),
             stop_timeout=read_number(settings, "NETSPY_STOP_TIMEOUT", unit="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class LimitsSettings:
+    """How large an answer may be, and of which types."""
+
+    size_setting: str
+    """What sets *max_size*: MAX_RESPONSE_SIZE or DOWNLOAD_MAXSIZE."""
+    max_size: int
+    media_max_size: int
+    """Of requests that no callback waits for (DOWNLOAD_MAXSIZE)."""
+    types: tuple[str, ...]
+    max_inflight: int
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> LimitsSettings:
+        """Read the limits of a crawl."""
+        size_setting = deciding(settings, "MAX_RESPONSE_SIZE")
+        types = _get(settings, "ALLOWED_CONTENT_TYPES")
+        return cls(
+            size_setting=size_setting,
+            max_size=read_int(settings, size_setting),
+            media_max_size=read_int(settings, "DOWNLOAD_MAXSIZE"),
+            types=read_prefixes("ALLOWED_CONTENT_TYPES", types),
+            max_inflight=read_int(settings, "NETSPY_MAX_INFLIGHT_BYTES"),
+        )
+
+    @staticmethod
+    def are_wanted(settings: BaseSettings) -> bool:
+        """Tell whether anything but Scrapy's own limit is asked for.
+
+        An empty ALLOWED_CONTENT_TYPES of the user's own is: single requests may have theirs.
+        """
+        return (
+            (
+                settings.getpriority("MAX_RESPONSE_SIZE") is not None
+                and read_int(settings, "MAX_RESPONSE_SIZE") > 0
+            )
+            or user_set(settings, "ALLOWED_CONTENT_TYPES")
+            or read_int(settings, "NETSPY_MAX_INFLIGHT_BYTES") > 0
         )
