@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
 _SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
+_SHARED_FILTERS = ("redis", "redis-set")
 
 
 class Setting(NamedTuple):
@@ -364,7 +365,7 @@ class DedupSettings:
     def from_settings(cls, settings: BaseSettings) -> DedupSettings:
         """Read the filters of a crawl."""
         kind = str(_get(settings, "DEDUP_FILTER"))
-        if kind not in ("memory", "lite", "redis", "redis-set"):
+        if kind not in ("memory", "lite", *_SHARED_FILTERS):
             raise ConfigError("DEDUP_FILTER", kind, '"memory", "lite", "redis" or "redis-set"')
         rate = read_number(settings, "DEDUP_ERROR_RATE", unit="false positives in one")
         if not 0 < rate < 1:
@@ -379,21 +380,21 @@ class DedupSettings:
             error_rate=rate,
             max_layers=read_int(settings, "DEDUP_MAX_LAYERS", minimum=1),
             items=filtered and read_bool(settings, "ITEM_FILTER_ENABLE"),
-            run=_run(settings),
+            run=_run(settings, needed=kind in _SHARED_FILTERS),
         )
 
     @property
     def shared(self) -> bool:
         """Whether what was seen is in Redis."""
-        return self.kind in ("redis", "redis-set")
+        return self.kind in _SHARED_FILTERS
 
 
-def _run(settings: BaseSettings) -> str:
+def _run(settings: BaseSettings, *, needed: bool) -> str:
     """Return the run that DEDUP_SCOPE and RUN_ID mean; empty: none."""
     scope, run = str(_get(settings, "DEDUP_SCOPE")), str(_get(settings, "RUN_ID") or "")
     if scope not in ("auto", "run", "spider"):
         raise ConfigError("DEDUP_SCOPE", scope, '"auto", "run" or "spider"')
-    if scope == "run" and not run:
+    if needed and scope == "run" and not run:
         raise ConfigError("DEDUP_SCOPE", scope, '"auto" or "spider", as RUN_ID is not set')
     return "" if scope == "spider" else run
 
