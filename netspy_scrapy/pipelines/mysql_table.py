@@ -128,7 +128,7 @@ class Statements:
         self._head = f"{head} VALUES "
         self._tail = tail
         columns = [
-            [literal(db.literal, field, value) for value in values]
+            [literal(db.escape, field, value) for value in values]
             for field, values in zip(rows.fields, rows.columns, strict=True)
         ]
         # UTF-8 takes up to three bytes for what Python counts as one.
@@ -253,10 +253,10 @@ def update(
             for field, column in zip(rows.fields, rows.columns, strict=True)
         }
         changes = ", ".join(
-            f"{_DIALECT.quote(name)} = {literal(db.literal, *of_row[name])}" for name in sets
+            f"{_DIALECT.quote(name)} = {literal(db.escape, *of_row[name])}" for name in sets
         )
         found = " AND ".join(
-            f"{_DIALECT.quote(name)} <=> {literal(db.literal, *of_row[name], finds=True)}"
+            f"{_DIALECT.quote(name)} <=> {literal(db.escape, *of_row[name], finds=True)}"
             for name in finders
         )
         try:
