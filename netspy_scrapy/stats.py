@@ -43,3 +43,6 @@ CIRCUITS = "netspy/circuits"
 #: robots.txt files that were asked for, and those that could not be read.
 ROBOTS_FETCHED = "netspy/robots/fetched"
 ROBOTS_ERRORS = "netspy/robots/errors"
+#: Bodies that had to wait for NETSPY_MAX_INFLIGHT_BYTES, and downloads begun once more for it.
+BODIES_HELD = "netspy/bodies/held"
+BODIES_AGAIN = "netspy/bodies/again"

@@ -153,7 +153,8 @@ def test_defaults_of_both_kinds_of_spiders() -> None:
     assert (plain["RETRY_TIMES"], netspy["RETRY_TIMES"]) == (2, 3)
     assert (plain["DOWNLOAD_TIMEOUT"], netspy["DOWNLOAD_TIMEOUT"]) == (180, 22.0)
     assert netspy["CONCURRENT_REQUESTS"] == 16
-    assert netspy["DOWNLOAD_MAXSIZE"] == 33554432
+    assert netspy["MAX_RESPONSE_SIZE"] == 33554432
+    assert plain["DOWNLOAD_MAXSIZE"] == netspy["DOWNLOAD_MAXSIZE"] == 1073741824
     assert (plain["LOG_LEVEL"], netspy["LOG_LEVEL"]) == ("DEBUG", "INFO")
 
 
@@ -187,6 +188,7 @@ def test_contradictions_and_slips_are_named_once(caplog: Any) -> None:
         CIRCUIT_TRESHOLD=5,
         PROXY_ENABLE=True,
         RETRY_STATUS_CODES=[202, 503],
+        CONCURRENT_REQUESTS_PER_IP=4,
         MY_OWN="setting",
     )
 
@@ -199,6 +201,11 @@ def test_contradictions_and_slips_are_named_once(caplog: Any) -> None:
         (
             "SPIDER_MAX_RETRY_TIMES = 3 and RETRY_TIMES = 5 contradict each other: "
             "SPIDER_MAX_RETRY_TIMES counts"
+        ),
+        (
+            "CONCURRENT_REQUESTS_PER_IP does nothing here: limits are kept by domain "
+            "(CONCURRENT_REQUESTS_PER_DOMAIN); for domains of one server give their requests the "
+            'same meta["download_slot"]'
         ),
         "RETRY_STATUS_CODES lists 202: 2xx and 3xx are never retried",
     ]

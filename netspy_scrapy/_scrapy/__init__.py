@@ -1,25 +1,34 @@
-"""The only module that touches what Scrapy keeps private, tested against each Scrapy version."""
+"""The only room that touches what Scrapy keeps private, tested against each Scrapy version.
+
+Here is what concerns the engine and the downloader; callbacks are in ``scraping``, bodies in
+``receiving`` and ``opening``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import signal
 import sys
-import threading
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any
 
+import scrapy.exceptions
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.reactor import install_reactor, is_reactor_installed
-from twisted.internet.defer import Deferred, fail, maybeDeferred
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
-from netspy_scrapy.exceptions import CutOffError, SpiderError
+from netspy_scrapy._scrapy.reactor import (
+    install_resolver,
+    reactor_loop,
+    restore_handlers,
+    shutdown_handlers,
+)
+from netspy_scrapy._scrapy.requests import become, set_body, set_url, shallow_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,13 +36,25 @@ if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.settings import BaseSettings
+
+__all__ = [
+    "become",
+    "install_resolver",
+    "reactor_loop",
+    "restore_handlers",
+    "set_body",
+    "set_url",
+    "shallow_copy",
+    "shutdown_handlers",
+]
 
 logger = logging.getLogger(__name__)
 
-_ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
-
-RequestT = TypeVar("RequestT", bound=Request)
+#: What Scrapy's handlers raise for a body over DOWNLOAD_MAXSIZE: the second from 2.15 on.
+CANCELLED: tuple[type[BaseException], ...] = (
+    CancelledError,
+    *filter(None, [getattr(scrapy.exceptions, "DownloadCancelledError", None)]),
+)
 
 
 def engine_of(crawler: Crawler) -> ExecutionEngine | None:
@@ -74,11 +95,22 @@ def queue_is_moving(crawler: Crawler) -> bool:
     if scraping is not None and scraping.needs_backout():
         return False
     starved = getattr(slot.scheduler, "starved", None)
-    return bool(engine.downloader.needs_backout()) if starved is None else not starved
+    return bool(engine.downloader.needs_backout()) if starved is None else not starved.is_set()
+
+
+async def until_starved(crawler: Crawler, seconds: float) -> None:
+    """Wait *seconds*, or only until the scheduler has nothing that may go, if it says so."""
+    slot = _slot(crawler)
+    starved = getattr(slot.scheduler, "starved", None) if slot is not None else None
+    if starved is None:
+        await asyncio.sleep(seconds)
+        return
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(starved.wait(), seconds)
 
 
 def queued(crawler: Crawler) -> int:
-    """Return how many requests wait in the scheduler for nothing but a free slot.
+    """Return how many requests are queued, without those that wait for a time of their own.
 
     0 for a scheduler that does not say.
     """
@@ -130,32 +162,6 @@ def _slot(crawler: Crawler) -> Any:
     return None if engine is None else engine._slot  # noqa: SLF001
 
 
-def set_url(request: Request, url: str) -> None:
-    """Change the URL of a request in place (``download_midware``); Scrapy knows only copies."""
-    request._set_url(url)  # noqa: SLF001
-
-
-def set_body(request: Request, body: bytes) -> None:
-    """Change the body of a request in place."""
-    request._set_body(body)  # noqa: SLF001
-
-
-def shallow_copy(request: RequestT) -> RequestT:
-    """Return a copy that shares meta, headers and everything else with *request*.
-
-    ``Request.copy()`` runs the constructor, which costs ten times as much.
-    """
-    cls = type(request)
-    other = cls.__new__(cls)
-    for base in cls.__mro__:
-        for slot in base.__dict__.get("__slots__", ()):
-            if slot != "__weakref__" and hasattr(request, slot):
-                setattr(other, slot, getattr(request, slot))
-    if hasattr(request, "__dict__"):  # a plain request has none from Scrapy 2.19 on
-        other.__dict__.update(request.__dict__)
-    return other
-
-
 def keep(crawler: Crawler, coroutine: Coroutine[Any, Any, Any]) -> None:
     """Run a coroutine beside the crawl; the loop itself keeps only a weak reference."""
     tasks = crawler.__dict__.setdefault("_netspy_tasks", set())
@@ -164,108 +170,79 @@ def keep(crawler: Crawler, coroutine: Coroutine[Any, Any, Any]) -> None:
     task.add_done_callback(tasks.discard)
 
 
-def become(request: RequestT, other: RequestT) -> None:
-    """Give *request* the whole state of *other*: the engine knows it by its identity."""
-    for base in type(request).__mro__:
-        for slot in base.__dict__.get("__slots__", ()):
-            if slot != "__weakref__" and hasattr(other, slot):
-                setattr(request, slot, getattr(other, slot))
-    request.__dict__.clear()
-    request.__dict__.update(other.__dict__)
+#: Whether the present code runs inside a download: in a middleware that needs another page first.
+inside_a_download: ContextVar[bool] = ContextVar("inside_a_download", default=False)
 
 
-def reactor_loop(settings: BaseSettings) -> asyncio.AbstractEventLoop:
-    """Return the loop of the asyncio reactor, which is installed and started if there is none.
+class WatchedDownloads:
+    """Stands before the downloader: lets requests in, and tells what became of each.
 
-    The reactor counts as running from then on; it does its work whenever the loop runs. Its
-    threads (DNS look-ups) end with the process.
+    *admit* is asked before a download starts. It may raise, or return what has to be awaited
+    first; meanwhile the request holds no download slot. *done* is called once the downloader is
+    through with a request, with what came of it. No signal says so for requests that a middleware
+    answers or refuses.
     """
-    if not is_reactor_installed():
-        install_reactor(_ASYNCIO_REACTOR, settings["ASYNCIO_EVENT_LOOP"])
-    from twisted.internet import reactor as installed  # noqa: PLC0415 - importing it installs one
 
-    reactor: Any = installed
-    loop = getattr(reactor, "_asyncioEventloop", None)
-    if loop is None:
-        raise SpiderError(
-            f"{type(reactor).__name__} is installed as the reactor of this process: "
-            "start() needs Twisted's AsyncioSelectorReactor, or none"
-        )
-    if not loop.is_running() and not getattr(reactor, "_started", False):
-        pool = reactor.getThreadPool()
-        pool.threadFactory = functools.partial(threading.Thread, daemon=True)
-        reactor.startRunning(installSignalHandlers=False)
-    return cast("asyncio.AbstractEventLoop", loop)
+    def __init__(
+        self,
+        crawler: Crawler,
+        done: Callable[[Request, Any], None],
+        admit: Callable[[Request], Coroutine[Any, Any, None] | None],
+    ) -> None:
+        engine = engine_of(crawler)
+        assert engine is not None
+        downloader: Any = engine.downloader
+        self._fetch = downloader.fetch
+        self._done = done
+        self._admit = admit
+        self._under_way: dict[Request, tuple[Deferred[Any], Deferred[Any]]] = {}
+        self._outside = copy_context()
+        downloader.fetch = self.fetch
 
-
-def install_resolver(crawler: Crawler) -> None:
-    """Let the reactor look up names as the settings say, as Scrapy's process does at its start."""
-    from twisted.internet import reactor as installed  # noqa: PLC0415
-
-    reactor: Any = installed
-    settings = crawler.settings
-    path = settings.get("TWISTED_DNS_RESOLVER") or settings["DNS_RESOLVER"]
-    build: Any = build_from_crawler  # typed for components that take a crawler alone
-    resolver = build(load_object(path), crawler, reactor=reactor)
-    resolver.install_on_reactor()
-    threads = settings.getint("REACTOR_THREADPOOL_MAXSIZE")
-    reactor.getThreadPool().adjustPoolsize(maxthreads=threads)
-
-
-def shutdown_handlers() -> dict[int, Any]:
-    """Return the handlers of the signals that end a process."""
-    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def restore_handlers(handlers: dict[int, Any]) -> None:
-    """Put back what :func:`shutdown_handlers` returned."""
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def watch_downloads(
-    crawler: Crawler, done: Callable[[Request, Any], None], refuses: Callable[[], bool]
-) -> Callable[[Request, Exception], None]:
-    """Call *done* with each request and what became of it, once the downloader is through with it.
-
-    While *refuses* says so, downloads fail with a CutOffError instead of starting.
-
-    Returns a function that cuts a request off: the engine gets the exception at once, and whatever
-    the download still brings goes nowhere.
-
-    No signal says so for requests that a middleware answers or refuses.
-    """
-    engine = engine_of(crawler)
-    assert engine is not None
-    downloader: Any = engine.downloader
-    fetch = downloader.fetch
-    under_way: dict[Request, tuple[Deferred[Any], Deferred[Any]]] = {}
-
-    def finish(request: Request, outcome: Deferred[Any], result: Any) -> None:
-        if under_way.get(request, (None,))[0] is not outcome:
-            return  # it was cut off before
-        del under_way[request]
+    def fetch(self, request: Request, *args: Any) -> Deferred[Any]:
+        """Do what ``Downloader.fetch`` does."""
+        inner: Deferred[Any]
         try:
-            done(request, result)
-        finally:
-            outcome.callback(result)
-
-    def watched(request: Request, *args: Any) -> Deferred[Any]:
-        if refuses():
-            inner = fail(CutOffError("the crawl is being stopped"))
-        else:
-            inner = maybeDeferred(fetch, request, *args)
+            waiting = self._admit(request)
+            if waiting is None:
+                inner = self._start(request, *args)
+            else:
+                inner = deferred_from_coro(self._start_after(waiting, request, *args))
+        except Exception as exc:  # noqa: BLE001 - the engine gets it as it gets a failed download
+            inner = fail(exc)
         outcome: Deferred[Any] = Deferred(lambda _: inner.cancel())
-        under_way[request] = (outcome, inner)
-        inner.addBoth(lambda result: finish(request, outcome, result))
+        self._under_way[request] = (outcome, inner)
+        inner.addBoth(lambda result: self._finish(request, outcome, result))
         return outcome
 
-    def cut(request: Request, exception: Exception) -> None:
-        if request in under_way:
-            finish(request, under_way[request][0], _failure(exception))
+    def cut_off(self, request: Request, exception: Exception) -> None:
+        """Give the engine *exception* at once; what the download still brings goes nowhere."""
+        if request in self._under_way:
+            self._finish(request, self._under_way[request][0], _failure(exception))
 
-    downloader.fetch = watched
-    return cut
+    def _start(self, request: Request, *args: Any) -> Deferred[Any]:
+        token = inside_a_download.set(True)
+        try:
+            return maybeDeferred(self._fetch, request, *args)
+        finally:
+            inside_a_download.reset(token)
+
+    async def _start_after(
+        self, waiting: Coroutine[Any, Any, None], request: Request, *args: Any
+    ) -> Any:
+        await waiting
+        return await maybe_deferred_to_future(self._start(request, *args))
+
+    def _finish(self, request: Request, outcome: Deferred[Any], result: Any) -> None:
+        if self._under_way.get(request, (None,))[0] is not outcome:
+            return  # it was cut off before
+        del self._under_way[request]
+        try:
+            self._done(request, result)
+        finally:
+            if not outcome.called:  # nobody cancelled it
+                # What follows (callbacks, pipelines) is outside the download.
+                self._outside.copy().run(outcome.callback, result)
 
 
 def _failure(exception: Exception) -> Any:
@@ -297,11 +274,14 @@ def start_is_exhausted(crawler: Crawler) -> bool:
 
 
 def leave_pace_to(
-    crawler: Crawler, is_paced: Callable[[Request], bool], concurrency_of: Callable[[str], int]
+    crawler: Crawler,
+    departs: Callable[[Request], float | None],
+    concurrency_of: Callable[[str], int],
 ) -> None:
-    """Make download slots keep their delay only for requests that nobody else has paced.
+    """Make download slots keep the delay that *departs* gives for a request about to be sent.
 
-    Their concurrency is what *concurrency_of* says of the domain; 0: no limit.
+    None: nobody else has paced it, and the slot keeps its own. The concurrency of a slot is what
+    *concurrency_of* says of the domain; 0: no limit.
 
     Their attributes stay as they are, for AutoThrottle and whoever else reads or writes them.
     ``DOWNLOAD_SLOTS`` is looked up by domain, then by host name.
@@ -315,9 +295,10 @@ def leave_pace_to(
 
         def download_delay(self) -> float:
             # An empty queue is asked too, and a delay would then hold up what comes next.
-            if not self.queue or is_paced(self.queue[0][0]):
+            if not self.queue:
                 return 0.0
-            return float(super().download_delay())
+            gap = departs(self.queue[0][0])
+            return float(super().download_delay()) if gap is None else gap
 
     get_slot = getattr(downloader, "_get_slot", None)
     if get_slot is None:
@@ -336,6 +317,12 @@ def leave_pace_to(
 
     downloader._get_slot = paced_slot  # noqa: SLF001
     downloader.per_slot_settings = _ByHost(downloader.per_slot_settings)
+    for handler in getattr(downloader.handlers, "_handlers", {}).values():
+        pool = getattr(handler, "_pool", None)
+        if (
+            pool is not None and getattr(pool, "maxPersistentPerHost", None) == 0
+        ):  # "no limit" is unknown to Twisted
+            pool.maxPersistentPerHost = sys.maxsize
 
 
 class _ByHost(dict[str, Any]):
@@ -383,12 +370,26 @@ def put_back(crawler: Crawler, request: Request) -> None:
         give(request)
 
 
-def is_unusable_answer(exception: BaseException) -> bool:
-    """Tell whether Scrapy gave up on an answer: a redirect without end, a body too big unpacked.
+def skip_cache_once(request: Request) -> None:
+    """Keep Scrapy's HTTP cache from storing the next answer to *request*."""
+    request.meta["_dont_cache"] = True
 
-    Both raise the exception that elsewhere means that a request is dropped on purpose.
+
+def is_too_many_redirects(exception: BaseException) -> bool:
+    """Tell whether Scrapy gave up on a redirect without end.
+
+    It raises the exception that elsewhere means that a request is dropped on purpose.
     """
-    return type(exception) is IgnoreRequest and (
-        str(exception) == "max redirections reached"
-        or type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
+    return type(exception) is IgnoreRequest and str(exception) == "max redirections reached"
+
+
+def is_too_large(exception: BaseException) -> bool:
+    """Tell whether Scrapy itself gave up on a body for its size.
+
+    While receiving it raises what else a cancelled download raises; for one that is too large
+    once opened, the exception that elsewhere means that a request is dropped on purpose.
+    """
+    return isinstance(exception, CANCELLED) or (
+        type(exception) is IgnoreRequest
+        and type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
     )
