@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from scrapy.exceptions import NotConfigured
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.extensions.record import MARK, by_cause, run_record
 from netspy_scrapy.settings import read_bool
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ _DOMAINS = 5
 
 class RunSummary:
     """Logs one block at the end of a run: pages, retries, drops, failures, rows, next steps.
+
+    And one line for programs: ``NETSPY_RUN_SUMMARY`` and JSON.
 
     Setting: RUN_SUMMARY_ENABLE.
     """
@@ -48,6 +52,8 @@ class RunSummary:
         await context.request_dump.flush()
         text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
+        record = run_record(spider.name, reason, context.stats.get_stats(), context)
+        logger.info("%s %s", MARK, json.dumps(record), extra={"spider": spider})
 
 
 def summary_lines(
@@ -56,14 +62,14 @@ def summary_lines(
     """Return the lines of the summary, from the stats of a run."""
     lines = [f"Run summary of {name} ({reason})"]
     pages = stats.get("response_received_count", 0)
-    statuses = _by_cause(stats, "downloader/response_status_count/{cause}")
+    statuses = by_cause(stats, "downloader/response_status_count/{cause}")
     lines.append(_line("pages", pages, statuses))
-    for label, total, by_cause in (
+    for label, total, pattern in (
         ("retries", keys.RETRIES, keys.RETRIES_BY_CAUSE),
         ("drops", keys.DROPS, keys.DROPS_BY_CAUSE),
         ("failures", keys.FAILURES, keys.FAILURES_BY_CAUSE),
     ):
-        lines.append(_line(label, stats.get(total, 0), _by_cause(stats, by_cause)))
+        lines.append(_line(label, stats.get(total, 0), by_cause(stats, pattern)))
     rests, circuits = stats.get(keys.RESTS, 0), stats.get(keys.CIRCUITS, 0)
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
@@ -111,12 +117,6 @@ def _sink_line(sink: str, stats: dict[str, Any]) -> str:
         if label in ("stored", "refused", "dumped") or stats.get(key.format(sink=sink), 0)
     ]
     return f"  {sink}: rows " + ", ".join(parts)
-
-
-def _by_cause(stats: dict[str, Any], pattern: str) -> dict[str, int]:
-    prefix = pattern.partition("{")[0]
-    found = {key[len(prefix) :]: count for key, count in stats.items() if key.startswith(prefix)}
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
