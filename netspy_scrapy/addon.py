@@ -15,6 +15,7 @@ from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
 from netspy_scrapy.dedup.request_filter import RequestFilter
+from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
@@ -29,6 +30,7 @@ from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
     SETTINGS,
     UNSUPPORTED,
+    CacheSettings,
     DedupSettings,
     DumpSettings,
     PaceSettings,
@@ -64,6 +66,8 @@ _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+#: Next to the downloader: what others do to requests is done, and to answers not yet.
+_CACHE_ORDER = 900
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
@@ -134,6 +138,8 @@ class Addon:
             )
         if issubclass(self._crawler.spidercls, AirSpider):
             _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
+        if CacheSettings.from_settings(settings).enabled:
+            _add(settings, name, ResponseCacheMiddleware, _CACHE_ORDER)
         name = "SPIDER_MIDDLEWARES"
         if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
             self.notes.append(
@@ -210,7 +216,7 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings, RuntimeSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings, CacheSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         if user_set(settings, "SPIDER_THREAD_COUNT"):
@@ -226,6 +232,9 @@ class Addon:
             if deciding(settings, name) == name and settings.getpriority(name) is not None:
                 priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
                 settings.set(theirs, settings[name], priority)
+        if user_set(settings, "RESPONSE_CACHE_ENABLE") and user_set(settings, "HTTPCACHE_ENABLED"):
+            # Ours counts: no answer is to be kept, or served, by the other one too.
+            settings.set("HTTPCACHE_ENABLED", False, settings.getpriority("HTTPCACHE_ENABLED") or 0)
         if user_set(settings, "SPIDER_MAX_RUNTIME") and user_set(settings, "CLOSESPIDER_TIMEOUT"):
             # Ours counts, and ends the crawl with a reason of its own.
             settings.set("CLOSESPIDER_TIMEOUT", 0, settings.getpriority("CLOSESPIDER_TIMEOUT") or 0)

@@ -10,6 +10,7 @@ from weakref import WeakSet
 from scrapy import signals
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy.cache.crawl import ResponseCache
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
@@ -17,7 +18,14 @@ from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
-from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
+from netspy_scrapy.settings import (
+    CacheSettings,
+    DedupSettings,
+    DumpSettings,
+    RetrySettings,
+    SinkSettings,
+)
+from netspy_scrapy.statuses import StatusRules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +117,17 @@ class CrawlContext:
     def politeness(self) -> Politeness:
         """What is kept to at each domain."""
         return Politeness(self)
+
+    @cached_property
+    def statuses(self) -> StatusRules:
+        """What a status means."""
+        return StatusRules(self.crawler, self.politeness)
+
+    @cached_property
+    def cache(self) -> ResponseCache | None:
+        """The response cache; None: it is off, or its middleware is not in the chain."""
+        settings = CacheSettings.from_settings(self.crawler.settings)
+        return ResponseCache(self, settings) if settings.enabled else None
 
     @cached_property
     def intake(self) -> Intake:

@@ -10,6 +10,7 @@
     ├── PipelineError          a sink cannot do what it was asked
     │   └── UpdateNotSupportedError
     ├── DumpError              a dump file cannot be written or read
+    ├── CacheError             the response cache cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
@@ -71,6 +72,10 @@ class UpdateNotSupportedError(PipelineError):
 
 class DumpError(NetspyError):
     """A dump file cannot be written or read."""
+
+
+class CacheError(NetspyError):
+    """The response cache, or an entry of it, cannot be written or read."""
 
 
 class SinkFailedError(NetspyError):

@@ -13,7 +13,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/?#@\s]*@")
 
 def shown(request: Request) -> str:
     """Return *request* as a log line names it: method and URL, without user and password."""
-    return f"<{request.method} {_CREDENTIALS.sub('', request.url)}>"
+    return f"<{request.method} {shown_url(request.url)}>"
+
+
+def shown_url(url: str) -> str:
+    """Return *url* without user and password."""
+    return _CREDENTIALS.sub("", url)
 
 
 def without_credentials(text: str, request: Request) -> str:

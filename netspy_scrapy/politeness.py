@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import scrapy
 from scrapy import signals
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SLOT = "download_slot"
+
+#: Requests that the cache may be asked for at a time; more would only fill the memory.
+_PASSING_AT_ONCE = 32
 
 
 class Politeness:
@@ -69,8 +73,13 @@ class Politeness:
         """Domains that wait for something other than time: their robots.txt."""
         self._queues: list[ReadyQueue] = []
         self._in_flight: dict[Request, DomainState] = {}
+        self._passing: set[Request] = set()
+        """Requests that a queue handed out for the cache to answer: they count for nothing."""
+        self._returned: WeakSet[Request] = WeakSet()
+        """Of these, those that come back to the queue, for the site has to be asked."""
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self._is_full: Callable[[], bool] | None = None
         self._auto_throttle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
@@ -121,6 +130,38 @@ class Politeness:
             request = request.copy()
         self._in_flight[request] = state
         return request
+
+    def let_pass(self, request: Request) -> Request:
+        """Note that a queue hands out *request* for the cache; return it, or a copy as `start`."""
+        if request in self._in_flight or request in self._passing:
+            request = request.copy()
+        self._passing.add(request)
+        return request
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another request may be handed out for the cache."""
+        return len(self._passing) < _PASSING_AT_ONCE
+
+    def is_passing(self, request: Request) -> bool:
+        """Tell whether *request* was handed out for the cache, and so must not go to the site."""
+        return request in self._passing
+
+    def give_back(self, request: Request) -> Request:
+        """Note that *request*, which the cache cannot answer, goes back to the queue; return it."""
+        self._returned.add(request)
+        return request
+
+    def takes_back(self, request: Request) -> bool:
+        """Tell whether *request* comes back to the queue, past the request filter; only once."""
+        is_returned = request in self._returned
+        self._returned.discard(request)
+        return is_returned
+
+    @property
+    def is_only_for_cache(self) -> bool:
+        """Whether the downloader is full, so that only what the cache answers may be handed out."""
+        return self._is_full is not None and self._is_full()
 
     def is_paced(self, request: Request) -> bool:
         """Tell whether a queue handed out *request*, and so kept its delay."""
@@ -265,6 +306,12 @@ class Politeness:
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
         self._cut_off = _scrapy.watch_downloads(self._crawler, self._done, lambda: self.is_cut)
+        if self._context.cache is not None and self._queues:
+            self._is_full = _scrapy.let_pass(
+                self._crawler,
+                lambda: self.may_pass and any(queue.has_cached for queue in self._queues),
+                lambda: len(self._passing),
+            )
         _scrapy.leave_pace_to(
             self._crawler, self.is_paced, lambda name: self.registry.get(name).pace.concurrency
         )
@@ -284,8 +331,10 @@ class Politeness:
         state = self._in_flight.pop(request, None)
         if state is not None:
             self.registry.finish(state)
-            if isinstance(result, Failure) and isinstance(result.value, CutOffError):
-                _scrapy.put_back(self._crawler, request)
+        is_ours = state is not None or request in self._passing
+        self._passing.discard(request)
+        if is_ours and isinstance(result, Failure) and isinstance(result.value, CutOffError):
+            _scrapy.put_back(self._crawler, request)
         if isinstance(result, Failure):
             assert result.value is not None
             self._record_failure(request, result.value)

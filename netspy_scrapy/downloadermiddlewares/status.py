@@ -12,7 +12,6 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import CutOffError
 from netspy_scrapy.retry import Retrier
-from netspy_scrapy.settings import StatusSettings
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -45,11 +44,7 @@ class StatusPolicyMiddleware:
         self._crawler = crawler
         self._context = CrawlContext.of(crawler)
         self._retrier = Retrier(crawler)
-        settings = StatusSettings.from_settings(crawler.settings)
-        self._retry_codes = (
-            settings.retry_codes - settings.accept_codes if settings.check else frozenset()
-        )
-        self._policies = self._context.politeness.settings.policies
+        self._statuses = self._context.statuses
         self._exceptions = self._context.retry_settings.exceptions
 
     @classmethod
@@ -62,7 +57,7 @@ class StatusPolicyMiddleware:
     ) -> Request | Response | Coroutine[Any, Any, Request]:
         """Return the answer, or the request of the next attempt."""
         status = response.status
-        if status not in self._codes_of(request):
+        if status not in self._statuses.retried(request):
             return response
         # Also for the last attempt: what the site asks for concerns the next request too.
         wait = self._retrier.wait(request, f"HTTP status {status}", response)
@@ -98,14 +93,6 @@ class StatusPolicyMiddleware:
             request, name, f"{name}: {exception}", wait.seconds, exception=exception
         )
         return self._send(again, request)
-
-    def _codes_of(self, request: Request) -> frozenset[int]:
-        """Return the statuses that are fetched again at the request's domain."""
-        if not self._policies:
-            return self._retry_codes
-        policy = self._policies.of(self._context.politeness.state_of(request).name)
-        codes = self._retry_codes if policy.retry is None else policy.retry
-        return codes if policy.accept is None else codes - policy.accept
 
     def _send(self, again: Request, request: Request) -> Request | Coroutine[Any, Any, Request]:
         if metakeys.DELAY in again.meta and request not in self._context.from_scheduler:

@@ -69,6 +69,10 @@ class Scheduler(ScrapyScheduler):
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue *request*; False: the request filter knows it."""
+        if self._politeness.takes_back(request):
+            self.starved = False
+            self.put_back(request)
+            return True
         if _is_hop(request) and not request.dont_filter:
             request.dont_filter = True
             try:

@@ -1,0 +1,475 @@
+"""The response cache of one crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from scrapy.http import Headers, HtmlResponse, TextResponse
+from scrapy.responsetypes import responsetypes
+
+from netspy_scrapy import _scrapy
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy import stats as keys
+from netspy_scrapy.cache.ambient import AmbientCookies, given_cookies
+from netspy_scrapy.cache.entries import (
+    Asked,
+    Entry,
+    Head,
+    decode_head,
+    encode_head,
+    scope_of,
+    vary_of,
+)
+from netspy_scrapy.cache.file import CacheFile
+from netspy_scrapy.cache.index import Index
+from netspy_scrapy.cache.policy import CachePolicy
+from netspy_scrapy.domains import domain_of
+from netspy_scrapy.exceptions import CacheError
+from netspy_scrapy.http.agents import USER_AGENTS
+from netspy_scrapy.logs import shown_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from scrapy import Request
+    from scrapy.http import Response
+
+    from netspy_scrapy.context import CrawlContext
+    from netspy_scrapy.settings import CacheSettings
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an answer waits for others to be written with.
+_WRITE_AFTER = 0.2
+#: Bytes of waiting answers that are written at once.
+_WRITE_BYTES = 4 * 1024 * 1024
+#: Bytes of waiting answers from which on none is taken: the disk cannot follow.
+_MAX_BYTES = 64 * 1024 * 1024
+#: Answers that are read in one go.
+_READ_AT_ONCE = 16
+_RANDOM_AGENTS = frozenset(agent.encode() for agent in USER_AGENTS)
+
+
+class _Queued(NamedTuple):
+    """A request as it was when it was queued, before any middleware."""
+
+    key: int
+    url: str
+    body: bytes
+
+
+class _Found(NamedTuple):
+    head: Head
+    body: bytes
+    stored: float
+
+
+class ResponseCache:
+    """Reads answers of earlier runs, and stores those of this one; never raises.
+
+    What may be there is known from an index in memory. Reading and writing happen in two threads
+    of their own, several answers at a time. What cannot be read is fetched, what cannot be
+    written is not stored; each is a debug line and is counted.
+
+    Stats: ``netspy/cache/...``.
+    """
+
+    def __init__(
+        self,
+        context: CrawlContext,
+        settings: CacheSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        crawler = context.crawler
+        self._context = context
+        self.settings = settings
+        self.policy = CachePolicy(crawler.settings, context.statuses)
+        self._clock = clock
+        self._scope = scope_of(
+            context.spider_name,
+            {
+                "headers": dict(crawler.settings.getdict("DEFAULT_REQUEST_HEADERS")),
+                "agent": crawler.settings.get("USER_AGENT"),
+            },
+        )
+        self._max_size = crawler.settings.getint("DOWNLOAD_MAXSIZE")
+        self._reader = CacheFile(settings.path)
+        self._writer = CacheFile(settings.path)
+        self._index = Index()
+        self._ambient = AmbientCookies()
+        self._threads: ThreadPoolExecutor | None = None
+        self._queued: WeakKeyDictionary[Request, _Queued] = WeakKeyDictionary()
+        self._wanted: list[tuple[Asked, asyncio.Future[_Found | None]]] = []
+        self._unwritten: list[tuple[Asked, Head, bytes, float, str, str]] = []
+        self._bytes = 0
+        self._dropped: set[int] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._oldest_hit: float | None = None
+
+    # The scheduler -------------------------------------------------------------------------------
+    def may_have(self, request: Request) -> bool:
+        """Tell whether an entry may stand for *request*, which is about to be queued or sent."""
+        if self._threads is None or not self.policy.should_cache_request(request):
+            return False
+        queued = self._queued.get(request)
+        if queued is None:
+            key = _number(self._fingerprint(request))
+            queued = self._queued[request] = _Queued(key, request.url, request.body)
+        return (
+            self.policy.wants_entry(request)
+            and request.meta.get(metakeys.CACHE_MISSED) != queued.key
+            and self._is_fresh(self._index.stored(queued.key))
+        )
+
+    def is_missed(self, request: Request) -> bool:
+        """Tell whether *request* went through the middlewares once, in vain."""
+        missed = request.meta.get(metakeys.CACHE_MISSED)
+        return missed is not None and missed == self._key_of(request)
+
+    def mark_missed(self, request: Request) -> None:
+        """Note that the site has to be asked after all."""
+        request.meta[metakeys.CACHE_MISSED] = self._key_of(request)
+
+    # The middleware ------------------------------------------------------------------------------
+    async def read(self, request: Request) -> Response | None:
+        """Return the answer that stands for *request*, or None: the site has to be asked."""
+        try:
+            asked = self._asked(request)
+        except Exception as exc:  # noqa: BLE001 - a header or fingerprint of the user's
+            self._trouble("read", exc)
+            return None
+        waiter: asyncio.Future[_Found | None] = asyncio.get_running_loop().create_future()
+        self._wanted.append((asked, waiter))
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_wanted())
+        found = await waiter
+        if found is None or not self._is_usable(found, request):
+            return None
+        response = _response(found, request)
+        request.meta["cache_timestamp"] = found.stored
+        if self._oldest_hit is None or found.stored < self._oldest_hit:
+            self._oldest_hit = found.stored
+        self._context.stats.inc_value(keys.CACHE_HITS)
+        return response
+
+    def sent(self, request: Request) -> None:
+        """Note that *request* goes to the site."""
+        request.meta.pop(metakeys.CACHE_MISSED, None)
+        self._ambient.asked(request, domain_of(request.url))
+        if self._threads is not None and self.policy.should_cache_request(request):
+            self._context.stats.inc_value(keys.CACHE_MISSES)
+
+    def answered(self, request: Request, response: Response) -> None:
+        """Look at an answer, and store it if it may be kept."""
+        try:
+            domain = domain_of(request.url)
+            self._ambient.answered(request, response, domain)
+            if "cached" in response.flags or self._threads is None:
+                return
+            if self.policy.should_cache_request(request) and self.policy.should_cache_response(
+                response, request
+            ):
+                self._store(request, response, domain)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the answer goes on its way
+            self._trouble("stored", exc)
+
+    def discard(self, request: Request) -> None:
+        """Take the answer to *request* out again: the spider says that it is not the page."""
+        if self._threads is None or not self.policy.should_cache_request(request):
+            return
+        key = self._key_of(request)
+        left = [one for one in self._unwritten if one[0].key != key]
+        self._bytes -= sum(len(one[2]) for one in self._unwritten if one[0].key == key)
+        if len(left) == len(self._unwritten) and self._index.stored(key) is None and (
+            self._writing is None
+        ):  # fmt: skip
+            return
+        self._unwritten = left
+        self._index.discard(key)
+        self._dropped.add(key)
+        self._context.stats.inc_value(keys.CACHE_DISCARDED)
+        self._write_soon()
+
+    def oldest_age(self) -> str:
+        """Return how old the oldest answer is that was used."""
+        return age_text(self._clock() - (self._oldest_hit or self._clock()))
+
+    # Opening and closing -------------------------------------------------------------------------
+    async def open(self) -> None:
+        """Read the index, and say that a cache is in use."""
+        if self._threads is not None:
+            return
+        threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="netspy-cache")
+        loop = asyncio.get_running_loop()
+        try:
+            self._index, self._ambient = await loop.run_in_executor(threads, self._load)
+        except Exception as exc:  # noqa: BLE001 - a cache must not keep a crawl from running
+            threads.shutdown(wait=False)
+            logger.warning(
+                "RESPONSE_CACHE_ENABLE is on, but the cache cannot be used, so every page is "
+                "fetched: %s", exc, extra={"spider": self._context.crawler.spider},
+            )  # fmt: skip
+            self._context.stats.inc_value(keys.CACHE_ERRORS)
+            return
+        self._threads = threads
+        self._say_so()
+
+    def _load(self) -> tuple[Index, AmbientCookies]:
+        self._writer.open()
+        self._reader.open()
+        try:
+            return (
+                Index(self._reader.keys(self._scope)),
+                AmbientCookies(self._reader.ambient(self._scope)),
+            )
+        except CacheError:  # damaged: what the file is now is a new one
+            return Index(self._reader.keys(self._scope)), AmbientCookies()
+
+    def _say_so(self) -> None:
+        fresh = [one for one in self._index.times() if self._is_fresh(one)]
+        if fresh:
+            state = (
+                f"it has {len(fresh)} pages for this spider, up to "
+                f"{age_text(self._clock() - min(fresh))} old, which are not fetched"
+            )
+        else:
+            state = "it has no pages for this spider yet, and keeps what is fetched now"
+        logger.warning(
+            "RESPONSE_CACHE_ENABLE is on (for development): pages come from %s where it has them; "
+            "%s%s", self.settings.path, state,
+            " (it can only be read)" if self._writer.read_only else "",
+            extra={"spider": self._context.crawler.spider},
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Write what is left."""
+        if self._threads is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._start_writing()
+        while self._writing is not None:
+            await self._writing
+        threads, self._threads = self._threads, None
+        await asyncio.get_running_loop().run_in_executor(threads, self._close_files)
+        threads.shutdown(wait=False)
+
+    def _close_files(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+    # Reading -------------------------------------------------------------------------------------
+    async def _read_wanted(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._wanted:
+            batch, self._wanted = self._wanted[:_READ_AT_ONCE], self._wanted[_READ_AT_ONCE:]
+            results: list[_Found | Exception | None]
+            try:
+                results = await loop.run_in_executor(
+                    self._threads, self._find, [asked for asked, _ in batch]
+                )
+            except Exception as exc:  # noqa: BLE001 - e.g. no thread can be started
+                results = [exc] * len(batch)
+            for (_, waiter), result in zip(batch, results, strict=True):
+                if isinstance(result, Exception):
+                    self._trouble("read", result)
+                if not waiter.done():
+                    waiter.set_result(None if isinstance(result, Exception) else result)
+        self._reading = None
+
+    def _find(self, batch: list[Asked]) -> list[_Found | Exception | None]:
+        """Look *batch* up; runs in a thread."""
+        found: list[_Found | Exception | None] = []
+        for asked in batch:
+            try:
+                entry = self._reader.find(asked)
+                found.append(
+                    None if entry is None
+                    else _Found(decode_head(entry.head), entry.body, entry.stored)
+                )  # fmt: skip
+            except Exception as exc:  # noqa: BLE001 - anything a broken file brings about
+                found.append(exc)
+        return found
+
+    def _is_usable(self, found: _Found, request: Request) -> bool:
+        if not self._is_fresh(found.stored) or not self.policy.accepts(request, found.head.status):
+            return False
+        limit = request.meta.get("download_maxsize", self._max_size)
+        return not limit or len(found.body) <= limit
+
+    def _is_fresh(self, stored: float | None) -> bool:
+        """Tell whether an answer of that time is used.
+
+        One of the future, for the clock went back, is as old as it would be in the other direction.
+        """
+        if stored is None:
+            return False
+        expire = self.settings.expire
+        return expire <= 0 or abs(self._clock() - stored) < expire
+
+    # Writing -------------------------------------------------------------------------------------
+    def _store(self, request: Request, response: Response, domain: str) -> None:
+        if self._bytes > _MAX_BYTES:
+            self._trouble("stored", CacheError("the disk cannot follow"))
+            return
+        head = Head(
+            url=response.url,
+            status=response.status,
+            headers=_copied(response.headers),
+            flags=list(response.flags),
+            protocol=response.protocol,
+            encoding=_scrapy.given_encoding(response),
+            request_headers=_copied(request.headers),
+        )
+        url = shown_url(request.url)
+        asked = self._asked(request, stored=True)
+        self._unwritten.append((asked, head, response.body, self._clock(), domain, url))
+        self._bytes += len(response.body)
+        self._write_soon()
+
+    def _write_soon(self) -> None:
+        if self._bytes > _WRITE_BYTES:
+            self._start_writing()
+        elif self._timer is None and self._writing is None:
+            self._timer = asyncio.get_running_loop().call_later(_WRITE_AFTER, self._start_writing)
+
+    def _start_writing(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write_all())
+
+    async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unwritten or self._dropped or self._ambient.found:
+            batch, self._unwritten, self._bytes = self._unwritten, [], 0
+            dropped, self._dropped = self._dropped, set()
+            found, self._ambient.found = self._ambient.found, []
+            try:
+                await loop.run_in_executor(self._threads, self._write, batch, dropped, found)
+            except Exception as exc:  # noqa: BLE001 - a full disk, a lock, a damaged file
+                self._trouble("written", exc)
+                continue
+            if batch:
+                self._context.stats.inc_value(keys.CACHE_STORED, len(batch))
+            for asked, _, _, stored, _, _ in batch:
+                if asked.key not in self._dropped:
+                    self._index.add(asked.key, stored)
+        self._writing = None
+
+    def _write(self, batch: list[Any], dropped: set[int], found: list[tuple[str, str]]) -> None:
+        """Write; runs in a thread. What is dropped was stored before what is stored now."""
+        if dropped:
+            self._writer.drop(self._scope, dropped)
+        if found:
+            self._writer.add_ambient(self._scope, found)
+        if batch:
+            self._writer.write([_entry(*one) for one in batch])
+
+    # Requests ------------------------------------------------------------------------------------
+    def _key_of(self, request: Request) -> int:
+        queued = self._queued.get(request)
+        return queued.key if queued is not None else _number(self._fingerprint(request))
+
+    def _asked(self, request: Request, *, stored: bool = False) -> Asked:
+        queued = self._queued.get(request)
+        page = b""
+        if queued is not None and (queued.url != request.url or queued.body != request.body):
+            # Scrapy keeps the fingerprint of an object, which download_midware has changed since.
+            page = self._fingerprint(request.copy())
+        domain = domain_of(request.url)
+        return Asked(
+            scope=self._scope,
+            key=self._key_of(request),
+            page=page,
+            render=_render(request),
+            headers=_headers(request),
+            ignored=frozenset() if stored else self._ambient.names(request, domain),
+        )
+
+    def _fingerprint(self, request: Request) -> bytes:
+        fingerprinter = self._context.crawler.request_fingerprinter
+        assert fingerprinter is not None
+        return fingerprinter.fingerprint(request)
+
+    def _trouble(self, what: str, exc: Exception) -> None:
+        self._context.stats.inc_value(keys.CACHE_ERRORS)
+        logger.debug(
+            "The response cache: an answer cannot be %s: %s: %s", what, type(exc).__name__, exc,
+            extra={"spider": self._context.crawler.spider},
+        )  # fmt: skip
+
+
+def _number(fingerprint: bytes) -> int:
+    return int.from_bytes(fingerprint[:8], "big", signed=True)
+
+
+def _copied(headers: Headers) -> Mapping[str, list[bytes]]:
+    return {name.decode("latin-1"): list(values) for name, values in headers.items()}
+
+
+def _headers(request: Request) -> dict[str, bytes]:
+    headers = {
+        name.decode("latin-1").lower(): b", ".join(values)
+        for name, values in request.headers.items()
+    }
+    if headers.get("user-agent") in _RANDOM_AGENTS:  # any of them would have done
+        headers["user-agent"] = b"RANDOM_USER_AGENT"
+    return headers
+
+
+def _render(request: Request) -> str:
+    meta = request.meta
+    browser = meta.get(metakeys.RENDER), bool(meta.get("playwright")), given_cookies(request)
+    return json.dumps(browser, sort_keys=True, default=repr) if any(browser) else ""
+
+
+def _entry(asked: Asked, head: Head, body: bytes, stored: float, domain: str, url: str) -> Entry:
+    vary = vary_of({name.lower(): values for name, values in head.headers.items()}) or ()
+    return Entry(
+        scope=asked.scope,
+        key=asked.key,
+        variant=asked.variant(vary),
+        vary=",".join(vary),
+        cookies=asked.cookies,
+        stored=stored,
+        domain=domain,
+        url=url,
+        status=head.status,
+        head=encode_head(head),
+        body=body,
+    )
+
+
+def _response(found: _Found, request: Request) -> Response:
+    head = found.head
+    headers = Headers(head.headers)
+    cls = responsetypes.from_args(headers=headers, url=head.url, body=found.body)
+    keywords: dict[str, Any] = {}
+    if head.encoding is not None:
+        cls = cls if issubclass(cls, TextResponse) else HtmlResponse
+        keywords["encoding"] = head.encoding
+    return cls(
+        head.url, status=head.status, headers=headers, body=found.body, request=request,
+        flags=[*head.flags, "cached"], protocol=head.protocol, **keywords,
+    )  # fmt: skip
+
+
+def age_text(seconds: float) -> str:
+    """Return an age as a person says it."""
+    seconds = max(0.0, seconds)
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size or (unit == "minute" and seconds >= size):
+            number = int(seconds // size)
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return f"{int(seconds)} s"
