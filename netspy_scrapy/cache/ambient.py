@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from netspy_scrapy.domains import domain_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -38,8 +40,11 @@ class AmbientCookies:
         self.found: list[tuple[str, str]] = []
         """What was found since the owner last emptied the list."""
 
-    def names(self, request: Request, domain: str) -> frozenset[str]:
+    def names(self, request: Request) -> frozenset[str]:
         """Return the names of cookies that do not count for *request*."""
+        if not self._names:
+            return _NONE
+        domain = domain_of(request.url)
         if domain not in self._names or domain in self._closed or _has_own_jar(request):
             return _NONE
         return frozenset(self._names[domain] - self._given[domain])

@@ -111,6 +111,7 @@ class ResponseCache:
         self._dropped: set[int] = set()
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._oldest_hit: float | None = None
 
@@ -163,21 +164,22 @@ class ResponseCache:
     def sent(self, request: Request) -> None:
         """Note that *request* goes to the site."""
         request.meta.pop(metakeys.CACHE_MISSED, None)
-        self._ambient.asked(request, domain_of(request.url))
+        if request.method != "GET" or request.cookies:
+            self._ambient.asked(request, domain_of(request.url))
         if self._threads is not None and self.policy.should_cache_request(request):
             self._context.stats.inc_value(keys.CACHE_MISSES)
 
     def answered(self, request: Request, response: Response) -> None:
         """Look at an answer, and store it if it may be kept."""
         try:
-            domain = domain_of(request.url)
-            self._ambient.answered(request, response, domain)
+            if b"Set-Cookie" in response.headers:
+                self._ambient.answered(request, response, domain_of(request.url))
             if "cached" in response.flags or self._threads is None:
                 return
             if self.policy.should_cache_request(request) and self.policy.should_cache_response(
                 response, request
             ):
-                self._store(request, response, domain)
+                self._store(request, response)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the answer goes on its way
             self._trouble("stored", exc)
 
@@ -250,9 +252,14 @@ class ResponseCache:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write what is left; whoever asks second waits for the first one."""
         if self._threads is None:
             return
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -260,8 +267,9 @@ class ResponseCache:
         while self._writing is not None:
             await self._writing
         threads, self._threads = self._threads, None
-        await asyncio.get_running_loop().run_in_executor(threads, self._close_files)
-        threads.shutdown(wait=False)
+        if threads is not None:
+            await asyncio.get_running_loop().run_in_executor(threads, self._close_files)
+            threads.shutdown(wait=False)
 
     def _close_files(self) -> None:
         self._reader.close()
@@ -289,14 +297,13 @@ class ResponseCache:
     def _find(self, batch: list[Asked]) -> list[_Found | Exception | None]:
         """Look *batch* up; runs in a thread."""
         found: list[_Found | Exception | None] = []
-        for asked in batch:
+        for entry in self._reader.find(batch):
             try:
-                entry = self._reader.find(asked)
                 found.append(
-                    None if entry is None
-                    else _Found(decode_head(entry.head), entry.body, entry.stored)
+                    _Found(decode_head(entry.head), entry.body, entry.stored)
+                    if isinstance(entry, Entry) else entry
                 )  # fmt: skip
-            except Exception as exc:  # noqa: BLE001 - anything a broken file brings about
+            except CacheError as exc:
                 found.append(exc)
         return found
 
@@ -317,7 +324,7 @@ class ResponseCache:
         return expire <= 0 or abs(self._clock() - stored) < expire
 
     # Writing -------------------------------------------------------------------------------------
-    def _store(self, request: Request, response: Response, domain: str) -> None:
+    def _store(self, request: Request, response: Response) -> None:
         if self._bytes > _MAX_BYTES:
             self._trouble("stored", CacheError("the disk cannot follow"))
             return
@@ -330,7 +337,7 @@ class ResponseCache:
             encoding=_scrapy.given_encoding(response),
             request_headers=_copied(request.headers),
         )
-        url = shown_url(request.url)
+        domain, url = domain_of(request.url), shown_url(request.url)
         asked = self._asked(request, stored=True)
         self._unwritten.append((asked, head, response.body, self._clock(), domain, url))
         self._bytes += len(response.body)
@@ -387,14 +394,13 @@ class ResponseCache:
         if queued is not None and (queued.url != request.url or queued.body != request.body):
             # Scrapy keeps the fingerprint of an object, which download_midware has changed since.
             page = self._fingerprint(request.copy())
-        domain = domain_of(request.url)
         return Asked(
             scope=self._scope,
             key=self._key_of(request),
             page=page,
             render=_render(request),
             headers=_headers(request),
-            ignored=frozenset() if stored else self._ambient.names(request, domain),
+            ignored=frozenset() if stored else self._ambient.names(request),
         )
 
     def _fingerprint(self, request: Request) -> bytes:

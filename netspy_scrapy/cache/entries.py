@@ -108,10 +108,6 @@ class Entry:
         """Bytes that count as the entry's."""
         return len(self.head) + len(self.body)
 
-    def stands_for(self, asked: Asked) -> bool:
-        """Tell whether *asked* would have got this answer."""
-        return stands_for(asked, self.vary, self.variant, self.cookies)
-
     @property
     def digest(self) -> bytes:
         """The digest of all the rest, by which a broken entry is found out."""
@@ -124,12 +120,6 @@ class Entry:
             digest.update(struct.pack(">Q", len(part)))
             digest.update(part)
         return digest.digest()
-
-
-def stands_for(asked: Asked, vary: str, variant: bytes, cookies: bytes) -> bool:
-    """Tell whether an entry with these columns is the answer to *asked*."""
-    names = [name for name in vary.split(",") if name]
-    return asked.variant(names) == variant and asked.has_cookies_of(cookies)
 
 
 @dataclass(frozen=True)

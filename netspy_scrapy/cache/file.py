@@ -15,14 +15,14 @@ import struct
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from netspy_scrapy.cache.entries import Entry, stands_for
+from netspy_scrapy.cache.entries import Entry
 from netspy_scrapy.exceptions import CacheError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from netspy_scrapy.cache.entries import Asked
 
@@ -237,35 +237,39 @@ class CacheFile:
             ).fetchall()
             return [(int(key), float(stored)) for key, stored in rows]
 
-    def find(self, asked: Asked) -> Entry | None:
-        """Return the newest entry that stands for *asked*, its digest checked."""
-        with self.using("read") as db:
-            rows = db.execute(
-                "SELECT id, vary, variant, cookies FROM entries WHERE scope = ? AND key = ? "
-                "ORDER BY stored DESC", (asked.scope, asked.key),
-            ).fetchall()  # fmt: skip
-            for id_, vary, variant, cookies in rows:
-                if not isinstance(vary, str) or not stands_for(asked, vary, variant, cookies):
-                    continue
-                return self._entry(id_)
-        return None
+    def find(self, wanted: Sequence[Asked]) -> list[Entry | CacheError | None]:
+        """Return for each of *wanted* the newest entry that stands for it, its digest checked.
 
-    def _entry(self, id_: int) -> Entry | None:
-        row = self._connection.execute(
-            f"SELECT {_COLUMNS}, c.head, c.body, e.digest FROM entries e JOIN contents c "  # noqa: S608
-            "USING (id) WHERE id = ?", (id_,),
-        ).fetchone()  # fmt: skip
-        if row is None:
-            return None
+        Two queries for all of them: at each row a thread waits for its turn among Python's.
+        """
+        if not wanted:
+            return []
+        marks = ", ".join("?" * len(wanted))
+        with self.using("read") as db:
+            candidates: dict[tuple[str, int], list[tuple[int, str, bytes, bytes]]] = {}
+            for scope, key, *row in db.execute(
+                "SELECT scope, key, id, vary, variant, cookies FROM entries WHERE scope = ? AND "  # noqa: S608
+                f"key IN ({marks}) ORDER BY stored DESC",
+                (wanted[0].scope, *(asked.key for asked in wanted)),
+            ).fetchall():
+                candidates.setdefault((scope, key), []).append((row[0], row[1], row[2], row[3]))
+            ids = [_chosen(asked, candidates.get((asked.scope, asked.key), ())) for asked in wanted]
+            rows = db.execute(
+                f"SELECT id, {_COLUMNS}, c.head, c.body, e.digest FROM entries e "  # noqa: S608
+                f"JOIN contents c USING (id) WHERE id IN ({marks})", ids,
+            ).fetchall()  # fmt: skip
+        found = {row[0]: self._checked(row[1:]) for row in rows}
+        return [None if id_ is None else found.get(id_) for id_ in ids]
+
+    def _checked(self, row: Sequence[Any]) -> Entry | CacheError:
         *fields, digest = row
         entry = Entry(*fields)
         try:
-            is_whole = entry.digest == digest
+            if entry.digest == digest:
+                return entry
         except (AttributeError, TypeError, ValueError, struct.error):  # of other types by now
-            is_whole = False
-        if not is_whole:
-            raise CacheError(f"an entry of {self.path} is damaged")
-        return entry
+            pass
+        return CacheError(f"an entry of {self.path} is damaged")
 
     def write(self, entries: Iterable[Entry]) -> None:
         """Store *entries* in one transaction; each replaces what stood for the same requests."""
@@ -316,6 +320,16 @@ class CacheFile:
             db.executemany(
                 "INSERT OR IGNORE INTO ambient VALUES (?, ?, ?)", [(scope, *pair) for pair in pairs]
             )
+
+
+def _chosen(asked: Asked, candidates: Iterable[tuple[int, str, bytes, bytes]]) -> int | None:
+    """Return the id of the first of *candidates* that stands for *asked*."""
+    for id_, vary, variant, cookies in candidates:
+        if isinstance(vary, str) and isinstance(cookies, bytes):  # else it is damaged
+            names = [name for name in vary.split(",") if name]
+            if asked.variant(names) == variant and asked.has_cookies_of(cookies):
+                return id_
+    return None
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class ResponseCacheMiddleware:
         self, request: Request
     ) -> Request | Coroutine[Any, Any, Request | Response | None] | None:
         """Answer *request*, or let it go to the site, or back to the queue."""
-        if self._cache.may_have(request):
+        if self._politeness.is_passing(request) or self._cache.may_have(request):
             return self._look_up(request)
         return self._fetch(request)
 
