@@ -8,7 +8,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from scrapy.http import Headers, HtmlResponse, TextResponse
 from scrapy.responsetypes import responsetypes
@@ -109,6 +109,7 @@ class ResponseCache:
         self._unwritten: list[tuple[Asked, Head, bytes, float, str, str]] = []
         self._bytes = 0
         self._dropped: set[int] = set()
+        self._discarded: WeakSet[Request] = WeakSet()
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -187,6 +188,9 @@ class ResponseCache:
         """Take the answer to *request* out again: the spider says that it is not the page."""
         if self._threads is None or not self.policy.should_cache_request(request):
             return
+        if request in self._discarded:  # validate and the errback both came here
+            return
+        self._discarded.add(request)
         key = self._key_of(request)
         left = [one for one in self._unwritten if one[0].key != key]
         self._bytes -= sum(len(one[2]) for one in self._unwritten if one[0].key == key)

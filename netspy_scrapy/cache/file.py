@@ -36,22 +36,20 @@ _BUSY = 5.0
 #: Answers to one URL that are kept side by side (cookies, languages), the newest ones.
 _MAX_VARIANTS = 16
 
-_SCHEMA = """
-CREATE TABLE entries (
+_SCHEMA = (
+    """CREATE TABLE entries (
     id INTEGER PRIMARY KEY, scope TEXT NOT NULL, key INTEGER NOT NULL, stored REAL NOT NULL,
     variant BLOB NOT NULL, vary TEXT NOT NULL, cookies BLOB NOT NULL, domain TEXT NOT NULL,
-    url TEXT NOT NULL, status INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL
-);
-CREATE INDEX entries_by_key ON entries (scope, key, stored);
-CREATE INDEX entries_by_domain ON entries (domain, stored, size);
--- Apart, so that what goes over all entries does not read all pages.
-CREATE TABLE contents (id INTEGER PRIMARY KEY, head BLOB NOT NULL, body BLOB NOT NULL);
-CREATE TRIGGER entries_deleted AFTER DELETE ON entries
-BEGIN
-    DELETE FROM contents WHERE id = old.id;
-END;
-CREATE TABLE ambient (scope TEXT, domain TEXT, name TEXT, PRIMARY KEY (scope, domain, name));
-"""
+    url TEXT NOT NULL, status INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB NOT NULL)""",
+    "CREATE INDEX entries_by_key ON entries (scope, key, stored)",
+    "CREATE INDEX entries_by_domain ON entries (domain, stored, size)",
+    # Apart, so that what goes over all entries does not read all pages.
+    "CREATE TABLE contents (id INTEGER PRIMARY KEY, head BLOB NOT NULL, body BLOB NOT NULL)",
+    """CREATE TRIGGER entries_deleted AFTER DELETE ON entries
+    BEGIN DELETE FROM contents WHERE id = old.id; END""",
+    "CREATE TABLE ambient (scope TEXT, domain TEXT, name TEXT, PRIMARY KEY (scope, domain, name))",
+    f"PRAGMA user_version = {_VERSION}",
+)
 _COLUMNS = "e.scope, e.key, e.variant, e.vary, e.cookies, e.stored, e.domain, e.url, e.status"
 
 
@@ -132,16 +130,19 @@ class CacheFile:
         db = self._connection
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA cell_size_check = ON")
-        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        if self._is_empty():
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         self._use_wal()
         db.execute("PRAGMA synchronous = NORMAL")
-        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            with suppress(sqlite3.OperationalError):  # another process was quicker
-                db.executescript(
-                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT"
-                )
+        if self._is_empty():
+            with self._transaction():
+                if self._is_empty():  # still, for another process may have been quicker
+                    for statement in _SCHEMA:
+                        db.execute(statement)
         self._check_version()
+
+    def _is_empty(self) -> bool:
+        return not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
     def _use_wal(self) -> None:
         for attempt in range(50):
