@@ -12,7 +12,7 @@ import pytest
 from scrapy import Request, Spider
 
 from netspy_scrapy import meta, policies, signals, stats
-from netspy_scrapy.commands import retry
+from netspy_scrapy.commands import cache, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
@@ -161,6 +161,15 @@ def test_options_of_the_replay(capsys: pytest.CaptureFixture[str]) -> None:
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
 
     assert documented_options("netspy-retry") == shown
+
+
+def test_options_of_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same of ``netspy-cache --help``."""
+    with pytest.raises(SystemExit):
+        cache.main(["--help"])
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
+
+    assert documented_options("netspy-cache") == shown
 
 
 def test_options_of_the_doctor(tmp_path: Path) -> None:

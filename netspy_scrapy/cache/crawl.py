@@ -369,7 +369,7 @@ class ResponseCache:
             try:
                 await loop.run_in_executor(self._threads, self._write, batch, dropped, found)
             except Exception as exc:  # noqa: BLE001 - a full disk, a lock, a damaged file
-                self._trouble("written", exc)
+                self._trouble("written", exc, max(1, len(batch)))
                 continue
             if batch:
                 self._context.stats.inc_value(keys.CACHE_STORED, len(batch))
@@ -412,10 +412,10 @@ class ResponseCache:
         assert fingerprinter is not None
         return fingerprinter.fingerprint(request)
 
-    def _trouble(self, what: str, exc: Exception) -> None:
-        self._context.stats.inc_value(keys.CACHE_ERRORS)
+    def _trouble(self, what: str, exc: Exception, count: int = 1) -> None:
+        self._context.stats.inc_value(keys.CACHE_ERRORS, count)
         logger.debug(
-            "The response cache: an answer cannot be %s: %s: %s", what, type(exc).__name__, exc,
+            "The response cache: %d answers cannot be %s: %s", count, what, exc,
             extra={"spider": self._context.crawler.spider},
         )  # fmt: skip
 

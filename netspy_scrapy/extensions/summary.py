@@ -121,6 +121,12 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
             f"{stats[keys.CACHE_HITS]} answers are copies from {context.cache.settings.path}, up "
             f"to {context.cache.oldest_age()} old: netspy-cache --clear has them fetched again"
         )
+    errors = stats.get(keys.CACHE_ERRORS)
+    if errors:
+        steps.append(
+            f"{errors} answers could not be read from the response cache, or not be stored in it: "
+            "LOG_LEVEL=DEBUG shows why"
+        )
     rows = _total(keys.ROWS_DUMPED, stats, context)
     if rows:
         steps.append(
