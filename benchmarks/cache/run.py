@@ -5,8 +5,9 @@
     python benchmarks/cache/run.py [--pages 2000] [--runs 3] [--only 1,100] [--json FILE]
 
 The clients are those of ``benchmarks/throughput``: 1 KB pages of one host, a title parsed and an
-item counted, with the concurrency that each client has by default. Each variant runs twice on one cache folder, against a site that answers in 1 ms and
-in 100 ms. A second run that sends a request ends the benchmark.
+item counted, with the concurrency that each client has by default. Each variant runs twice on one
+cache folder, against a site that answers in 1 ms and in 100 ms. A re-run of ours that sends a
+request ends the benchmark.
 """
 
 from __future__ import annotations

@@ -135,7 +135,10 @@ def test_a_page_that_is_not_there(capsys: Any) -> None:
     [
         (["http://a.test/", "--clear"], "do not go with it"),
         (["--path", "file"], "file cannot be used: it is no folder"),
-        (["-s", "RESPONSE_CACHE_PATH="], "RESPONSE_CACHE_PATH cannot be used: expected a text that is not empty"),
+        (
+            ["-s", "RESPONSE_CACHE_PATH="],
+            "RESPONSE_CACHE_PATH cannot be used: expected a text that is not empty",
+        ),
         (["-s", "nonsense"], "invalid -s value"),
     ],
 )
