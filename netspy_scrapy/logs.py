@@ -26,3 +26,13 @@ def without_credentials(text: str, request: Request) -> str:
     for secret in set(_CREDENTIALS.findall(request.url)):
         text = text.replace(secret, "")
     return _CREDENTIALS.sub("", text)
+
+
+def age_text(seconds: float) -> str:
+    """Return an age as a person says it."""
+    seconds = max(0.0, seconds)
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size or (unit == "minute" and seconds >= size):
+            number = int(seconds // size)
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return f"{int(seconds)} s"

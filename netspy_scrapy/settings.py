@@ -82,6 +82,12 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_STOP_TIMEOUT": Setting(
         8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
     ),
+    "NETSPY_CALLBACK_THREADS": Setting(
+        0, "threads in which sync callbacks run; 0: on the event loop, as ever"
+    ),
+    "NETSPY_BLOCK_WARNING": Setting(
+        1.0, "seconds for which code may block the event loop before it is named; 0: never"
+    ),
     "ROBOTS_OBEY": Setting(False, "obey robots.txt", "ROBOTSTXT_OBEY"),
     "ROBOTS_USER_AGENT": Setting("*", "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
     "MAX_RESPONSE_SIZE": Setting(
@@ -122,6 +128,9 @@ SETTINGS: dict[str, Setting] = {
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
+    "RETRY_FAILED_ON_START": Setting(
+        False, "fetch the spider's requests of FAILED_REQUEST_PATH before all others"
+    ),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
@@ -136,7 +145,7 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
-        "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RETRY_FAILED_ON_START",
+        "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL",
         "RUN_ID", "SPIDER_KEEP_ALIVE",
         "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",

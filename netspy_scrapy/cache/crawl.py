@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from scrapy.http import Headers, HtmlResponse, TextResponse
-from scrapy.responsetypes import responsetypes
-
-from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
-from netspy_scrapy.cache.ambient import AmbientCookies, given_cookies
-from netspy_scrapy.cache.entries import (
-    Asked,
-    Entry,
-    Head,
-    decode_head,
-    encode_head,
-    scope_of,
-    vary_of,
-)
+from netspy_scrapy.cache.ambient import AmbientCookies
+from netspy_scrapy.cache.answers import Draft, Found, draft_of, manner_of, response_of, sent_headers
+from netspy_scrapy.cache.entries import Asked, Entry, decode_head, scope_of
 from netspy_scrapy.cache.file import CacheFile
 from netspy_scrapy.cache.index import Index
 from netspy_scrapy.cache.policy import CachePolicy
 from netspy_scrapy.domains import domain_of
 from netspy_scrapy.exceptions import CacheError
-from netspy_scrapy.http.agents import USER_AGENTS
-from netspy_scrapy.logs import shown_url
+from netspy_scrapy.logs import age_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from scrapy import Request
     from scrapy.http import Response
@@ -53,7 +40,6 @@ _WRITE_BYTES = 4 * 1024 * 1024
 _MAX_BYTES = 64 * 1024 * 1024
 #: Answers that are read in one go.
 _READ_AT_ONCE = 16
-_RANDOM_AGENTS = frozenset(agent.encode() for agent in USER_AGENTS)
 
 
 class _Queued(NamedTuple):
@@ -62,12 +48,6 @@ class _Queued(NamedTuple):
     key: int
     url: str
     body: bytes
-
-
-class _Found(NamedTuple):
-    head: Head
-    body: bytes
-    stored: float
 
 
 class ResponseCache:
@@ -105,8 +85,8 @@ class ResponseCache:
         self._ambient = AmbientCookies()
         self._threads: ThreadPoolExecutor | None = None
         self._queued: WeakKeyDictionary[Request, _Queued] = WeakKeyDictionary()
-        self._wanted: list[tuple[Asked, asyncio.Future[_Found | None]]] = []
-        self._unwritten: list[tuple[Asked, Head, bytes, float, str, str]] = []
+        self._wanted: list[tuple[Asked, asyncio.Future[Found | None]]] = []
+        self._unwritten: list[Draft] = []
         self._bytes = 0
         self._dropped: set[int] = set()
         self._discarded: WeakSet[Request] = WeakSet()
@@ -148,14 +128,14 @@ class ResponseCache:
         except Exception as exc:  # noqa: BLE001 - a header or fingerprint of the user's
             self._trouble("read", exc)
             return None
-        waiter: asyncio.Future[_Found | None] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Found | None] = asyncio.get_running_loop().create_future()
         self._wanted.append((asked, waiter))
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_wanted())
         found = await waiter
         if found is None or not self._is_usable(found, request):
             return None
-        response = _response(found, request)
+        response = response_of(found, request)
         request.meta["cache_timestamp"] = found.stored
         if self._oldest_hit is None or found.stored < self._oldest_hit:
             self._oldest_hit = found.stored
@@ -192,8 +172,8 @@ class ResponseCache:
             return
         self._discarded.add(request)
         key = self._key_of(request)
-        left = [one for one in self._unwritten if one[0].key != key]
-        self._bytes -= sum(len(one[2]) for one in self._unwritten if one[0].key == key)
+        left = [one for one in self._unwritten if one.asked.key != key]
+        self._bytes -= sum(len(one.body) for one in self._unwritten if one.asked.key == key)
         if len(left) == len(self._unwritten) and self._index.stored(key) is None and (
             self._writing is None
         ):  # fmt: skip
@@ -284,7 +264,7 @@ class ResponseCache:
         loop = asyncio.get_running_loop()
         while self._wanted:
             batch, self._wanted = self._wanted[:_READ_AT_ONCE], self._wanted[_READ_AT_ONCE:]
-            results: list[_Found | Exception | None]
+            results: list[Found | Exception | None]
             try:
                 results = await loop.run_in_executor(
                     self._threads, self._find, [asked for asked, _ in batch]
@@ -298,20 +278,20 @@ class ResponseCache:
                     waiter.set_result(None if isinstance(result, Exception) else result)
         self._reading = None
 
-    def _find(self, batch: list[Asked]) -> list[_Found | Exception | None]:
+    def _find(self, batch: list[Asked]) -> list[Found | Exception | None]:
         """Look *batch* up; runs in a thread."""
-        found: list[_Found | Exception | None] = []
+        found: list[Found | Exception | None] = []
         for entry in self._reader.find(batch):
             try:
                 found.append(
-                    _Found(decode_head(entry.head), entry.body, entry.stored)
+                    Found(decode_head(entry.head), entry.body, entry.stored)
                     if isinstance(entry, Entry) else entry
                 )  # fmt: skip
             except CacheError as exc:
                 found.append(exc)
         return found
 
-    def _is_usable(self, found: _Found, request: Request) -> bool:
+    def _is_usable(self, found: Found, request: Request) -> bool:
         if not self._is_fresh(found.stored) or not self.policy.accepts(request, found.head.status):
             return False
         limit = request.meta.get("download_maxsize", self._max_size)
@@ -332,18 +312,8 @@ class ResponseCache:
         if self._bytes > _MAX_BYTES:
             self._trouble("stored", CacheError("the disk cannot follow"))
             return
-        head = Head(
-            url=response.url,
-            status=response.status,
-            headers=_copied(response.headers),
-            flags=list(response.flags),
-            protocol=response.protocol,
-            encoding=_scrapy.given_encoding(response),
-            request_headers=_copied(request.headers),
-        )
-        domain, url = domain_of(request.url), shown_url(request.url)
         asked = self._asked(request, stored=True)
-        self._unwritten.append((asked, head, response.body, self._clock(), domain, url))
+        self._unwritten.append(draft_of(asked, request, response, self._clock()))
         self._bytes += len(response.body)
         self._write_soon()
 
@@ -373,19 +343,19 @@ class ResponseCache:
                 continue
             if batch:
                 self._context.stats.inc_value(keys.CACHE_STORED, len(batch))
-            for asked, _, _, stored, _, _ in batch:
-                if asked.key not in self._dropped:
-                    self._index.add(asked.key, stored)
+            for one in batch:
+                if one.asked.key not in self._dropped:
+                    self._index.add(one.asked.key, one.stored)
         self._writing = None
 
-    def _write(self, batch: list[Any], dropped: set[int], found: list[tuple[str, str]]) -> None:
+    def _write(self, batch: list[Draft], dropped: set[int], found: list[tuple[str, str]]) -> None:
         """Write; runs in a thread. What is dropped was stored before what is stored now."""
         if dropped:
             self._writer.drop(self._scope, dropped)
         if found:
             self._writer.add_ambient(self._scope, found)
         if batch:
-            self._writer.write([_entry(*one) for one in batch])
+            self._writer.write([one.entry() for one in batch])
 
     # Requests ------------------------------------------------------------------------------------
     def _key_of(self, request: Request) -> int:
@@ -402,8 +372,8 @@ class ResponseCache:
             scope=self._scope,
             key=self._key_of(request),
             page=page,
-            render=_render(request),
-            headers=_headers(request),
+            manner=manner_of(request),
+            headers=sent_headers(request),
             ignored=frozenset() if stored else self._ambient.names(request),
         )
 
@@ -422,64 +392,3 @@ class ResponseCache:
 
 def _number(fingerprint: bytes) -> int:
     return int.from_bytes(fingerprint[:8], "big", signed=True)
-
-
-def _copied(headers: Headers) -> Mapping[str, list[bytes]]:
-    return {name.decode("latin-1"): list(values) for name, values in headers.items()}
-
-
-def _headers(request: Request) -> dict[str, bytes]:
-    headers = {
-        name.decode("latin-1").lower(): b", ".join(values)
-        for name, values in request.headers.items()
-    }
-    if headers.get("user-agent") in _RANDOM_AGENTS:  # any of them would have done
-        headers["user-agent"] = b"RANDOM_USER_AGENT"
-    return headers
-
-
-def _render(request: Request) -> str:
-    meta = request.meta
-    browser = meta.get(metakeys.RENDER), bool(meta.get("playwright")), given_cookies(request)
-    return json.dumps(browser, sort_keys=True, default=repr) if any(browser) else ""
-
-
-def _entry(asked: Asked, head: Head, body: bytes, stored: float, domain: str, url: str) -> Entry:
-    vary = vary_of({name.lower(): values for name, values in head.headers.items()}) or ()
-    return Entry(
-        scope=asked.scope,
-        key=asked.key,
-        variant=asked.variant(vary),
-        vary=",".join(vary),
-        cookies=asked.cookies,
-        stored=stored,
-        domain=domain,
-        url=url,
-        status=head.status,
-        head=encode_head(head),
-        body=body,
-    )
-
-
-def _response(found: _Found, request: Request) -> Response:
-    head = found.head
-    headers = Headers(head.headers)
-    cls = responsetypes.from_args(headers=headers, url=head.url, body=found.body)
-    keywords: dict[str, Any] = {}
-    if head.encoding is not None:
-        cls = cls if issubclass(cls, TextResponse) else HtmlResponse
-        keywords["encoding"] = head.encoding
-    return cls(
-        head.url, status=head.status, headers=headers, body=found.body, request=request,
-        flags=[*head.flags, "cached"], protocol=head.protocol, **keywords,
-    )  # fmt: skip
-
-
-def age_text(seconds: float) -> str:
-    """Return an age as a person says it."""
-    seconds = max(0.0, seconds)
-    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 2 * size or (unit == "minute" and seconds >= size):
-            number = int(seconds // size)
-            return f"{number} {unit}{'' if number == 1 else 's'}"
-    return f"{int(seconds)} s"

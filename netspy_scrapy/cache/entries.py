@@ -28,8 +28,8 @@ class Asked:
     """Of the request as it was queued: 64 bits of its fingerprint, signed."""
     page: bytes
     """Fingerprint of what is sent, where ``download_midware`` changed the request; else empty."""
-    render: str
-    """How a browser is to fetch the page; empty: none does."""
+    manner: str
+    """How a browser is to fetch the page, and cookies that the spider gave; empty: neither."""
     headers: Mapping[str, bytes]
     """As they are sent, by lower-case name."""
     ignored: frozenset[str] = frozenset()
@@ -39,7 +39,7 @@ class Asked:
         """Return the digest of all but the cookies that an answer with this ``Vary`` stands for."""
         digest = hashlib.blake2b(digest_size=16)
         names = sorted({*COUNTED, *vary} - {"cookie"})
-        parts = [self.page, self.render.encode()]
+        parts = [self.page, self.manner.encode()]
         for name in names:
             parts += [name.encode("latin-1", "replace"), self.headers.get(name, b"")]
         for part in parts:

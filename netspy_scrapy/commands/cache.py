@@ -18,13 +18,12 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.project import get_project_settings
 
-from netspy_scrapy.cache.crawl import age_text
 from netspy_scrapy.cache.file import CacheFile
 from netspy_scrapy.cache.listing import Shown, delete, entries_of, use_by_domain
 from netspy_scrapy.commands.project import complete, make_importable
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.exceptions import CacheError, ConfigError
-from netspy_scrapy.logs import shown_url
+from netspy_scrapy.logs import age_text, shown_url
 from netspy_scrapy.settings import read_text
 
 if TYPE_CHECKING:

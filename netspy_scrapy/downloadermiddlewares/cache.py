@@ -37,7 +37,7 @@ class ResponseCacheMiddleware:
         if context.cache is None:
             raise NotConfigured
         self._cache = context.cache
-        self._politeness = context.politeness
+        self._passing = context.politeness.passing
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
@@ -58,7 +58,7 @@ class ResponseCacheMiddleware:
         self, request: Request
     ) -> Request | Coroutine[Any, Any, Request | Response | None] | None:
         """Answer *request*, or let it go to the site, or back to the queue."""
-        if self._politeness.is_passing(request) or self._cache.may_have(request):
+        if request in self._passing or self._cache.may_have(request):
             return self._look_up(request)
         return self._fetch(request)
 
@@ -72,8 +72,8 @@ class ResponseCacheMiddleware:
         return self._fetch(request) if response is None else response
 
     def _fetch(self, request: Request) -> Request | None:
-        if self._politeness.is_passing(request):
+        if request in self._passing:
             self._cache.mark_missed(request)
-            return self._politeness.give_back(request)
+            return self._passing.give_back(request)
         self._cache.sent(request)
         return None

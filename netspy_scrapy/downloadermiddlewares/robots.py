@@ -49,7 +49,7 @@ class RobotsMiddleware:
 
     def process_request(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Refuse a request that robots.txt forbids."""
-        if not self._politeness.obeys_robots(request) or self._politeness.is_passing(request):
+        if not self._politeness.obeys_robots(request) or request in self._politeness.passing:
             return None
         origin = origin_of(request)
         # Of the queue's own, even rules that are old by now were looked at before it was let go.

@@ -32,9 +32,9 @@ class StatusPolicyMiddleware:
     SPIDER_MAX_RETRY_TIMES times), or passed on to the spider middleware, which refuses what is
     neither 2xx nor 3xx. The wait before a retry is what ``Retry-After`` says (429, 503), else
     RETRY_BACKOFF, and the whole domain rests as long, else SPIDER_RETRY_INTERVAL. A
-    ``Retry-After`` over RETRY_AFTER_MAX ends the request at once. It waits in the scheduler,
-    without a download slot; where that is not ours, or the request did not come from it
-    (``engine.download_async``), it waits here.
+    ``Retry-After`` over RETRY_AFTER_MAX ends the request at once. It waits in the scheduler, or
+    before the downloader if it did not come from there (``engine.download_async``), without a
+    download slot; where scheduler or queue are not ours, it waits here.
 
     Meta keys: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
     Stats: ``netspy/retries``, ``netspy/retries/<status or exception>``.
@@ -95,7 +95,11 @@ class StatusPolicyMiddleware:
         return self._send(again, request)
 
     def _send(self, again: Request, request: Request) -> Request | Coroutine[Any, Any, Request]:
-        if metakeys.DELAY in again.meta and request not in self._context.from_scheduler:
+        context = self._context
+        elsewhere = request in context.from_scheduler or (
+            context.has_scheduler and context.politeness.paces_direct
+        )
+        if metakeys.DELAY in again.meta and not elsewhere:
             return self._wait_here(again)
         return again
 

@@ -136,7 +136,7 @@ def test_parts_of_a_variant_do_not_run_together() -> None:
     two = asked(accept="a", accept_language="bc")
 
     assert one.variant(()) != two.variant(())
-    assert replace(one, render="x").variant(()) != one.variant(())
+    assert replace(one, manner="x").variant(()) != one.variant(())
     assert replace(one, page=b"x").variant(()) != one.variant(())
 
 

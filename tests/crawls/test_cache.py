@@ -831,6 +831,60 @@ def test_download_midware_may_change_the_request(site: Any) -> None:
     assert len(calls) == 1
 
 
+# Downloads past the queue ------------------------------------------------------------------------
+class Direct(Pages):
+    """Awaits its pages itself, as media pipelines do."""
+
+    async def start(self) -> Any:
+        yield scrapy.Request("data:,", callback=self.all)
+
+    async def all(self, response: Any) -> Any:
+        for url in self.urls:
+            answer = await self.crawler.engine.download_async(
+                scrapy.Request(url, headers=self.headers)
+            )
+            self.pages.append((answer.url, answer.status))
+
+
+@pytest.mark.timed
+def test_downloads_past_the_queue_are_read_too(site: Any) -> None:
+    """They wait for nothing, ask for no robots.txt, and are fetched if there is no entry."""
+    site.set("/robots.txt", body="User-agent: *\nDisallow: /none\n")
+    urls = tuple(site.url(f"/page/{n}") for n in range(4))
+    settings = {"ROBOTS_OBEY": True, "DOWNLOAD_DELAY": 0.2}
+    _, asked = sent(site, Direct, settings, urls=urls)
+    again, asked_again = sent(site, Direct, {**settings, "DOWNLOAD_DELAY": 9}, urls=urls)
+    other, asked_other = sent(site, Direct, settings, urls=urls, headers={"Accept": "a/b"})
+
+    assert len(asked) == 5
+    assert asked_again == []
+    assert len(again.spider.pages) == len(other.spider.pages) == 4
+    assert len(asked_other) == 5
+
+
+# Receipts ----------------------------------------------------------------------------------------
+def test_receipts_follow_what_the_cache_could_not_answer(site: Any) -> None:
+    """A request that goes back to the queue is one page, and is safe once."""
+    urls = tuple(site.url(f"/page/{n}") for n in range(3))
+    sent(site, Pages, urls=urls[:2])
+    sent(site, Pages, urls=urls[:1], headers={"Accept-Language": "de"})
+    safe: list[str] = []
+
+    class Followed(Pages):
+        async def start(self) -> Any:
+            receipts = CrawlContext.of(self.crawler).receipts
+            for url in self.urls:
+                request = scrapy.Request(url, headers={"Accept-Language": "fr"})
+                receipts.lasting(request, lambda verdict, url=url: safe.append(url))
+                yield request
+
+    crawler, asked = sent(site, Followed, urls=urls)
+
+    assert len(asked) == 3
+    assert sorted(safe) == sorted(urls)
+    assert len(crawler.spider.pages) == 3
+
+
 # Beside Scrapy's cache ---------------------------------------------------------------------------
 def test_scrapys_cache_stays_as_it_is(site: Any) -> None:
     """A project that uses Scrapy's HTTP cache keeps it, and ours is not there."""

@@ -106,12 +106,12 @@ def test_a_full_downloader_lets_only_the_lane_go() -> None:
     here = world("", "c1")
     queue = here.memory()
     here.fill(queue, f"{A}/n1", f"{A}/c1")
-    here.politeness._is_full = lambda: True
+    here.politeness.passing.is_full = lambda: True
 
     assert queue.has_cached
     assert pops(queue) == [f"{A}/c1"]
     assert not queue.has_cached
-    here.politeness._is_full = lambda: False
+    here.politeness.passing.is_full = lambda: False
     assert pops(queue) == [f"{A}/n1"]
 
 
