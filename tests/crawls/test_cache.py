@@ -872,15 +872,23 @@ def test_receipts_follow_what_the_cache_could_not_answer(site: Any) -> None:
 
     class Followed(Pages):
         async def start(self) -> Any:
-            receipts = CrawlContext.of(self.crawler).receipts
             for url in self.urls:
                 request = scrapy.Request(url, headers={"Accept-Language": "fr"})
-                receipts.lasting(request, lambda verdict, url=url: safe.append(url))
+                self.receipts.lasting(request, lambda verdict, url=url: safe.append(url))
                 yield request
 
-    crawler, asked = sent(site, Followed, urls=urls)
+    class Extension:
+        def __init__(self, crawler: Any) -> None:
+            crawler.spider.receipts = CrawlContext.of(crawler).receipts
+
+        @classmethod
+        def from_crawler(cls, crawler: Any) -> Any:
+            return cls(crawler)
+
+    crawler, asked = sent(site, Followed, {"EXTENSIONS": {Extension: 0}}, urls=urls)
 
     assert len(asked) == 3
+    assert len(CrawlContext.of(crawler).receipts) == 0
     assert sorted(safe) == sorted(urls)
     assert len(crawler.spider.pages) == 3
 
