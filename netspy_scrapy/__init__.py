@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from netspy_scrapy.addon import Addon
     from netspy_scrapy.exceptions import (
+        AntiBotError,
         ConfigError,
         DumpError,
         HttpStatusError,
@@ -38,6 +39,7 @@ _HOMES = {
     "BasePipeline": "pipelines.base",
     "ConfigError": "exceptions",
     "DumpError": "exceptions",
+    "AntiBotError": "exceptions",
     "HttpStatusError": "exceptions",
     "Item": "items",
     "ItemError": "exceptions",
@@ -57,6 +59,7 @@ _HOMES = {
 __all__ = [
     "Addon",
     "AirSpider",
+    "AntiBotError",
     "BasePipeline",
     "ConfigError",
     "DumpError",

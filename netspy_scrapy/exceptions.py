@@ -117,6 +117,10 @@ class HttpStatusError(HttpError, ResponseError):
         self.reason = reason
 
 
+class AntiBotError(ResponseError):
+    """The answer is a challenge page: a test for robots in place of the page (ANTIBOT_DETECT)."""
+
+
 class ValidationError(NetspyError):
     """Raised by a spider: this answer is not the page, fetch it again."""
 

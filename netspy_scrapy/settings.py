@@ -61,6 +61,9 @@ SETTINGS: dict[str, Setting] = {
         "seconds; cap of Retry-After and of the backoff; a longer Retry-After fails at once; "
         "0: the header is not read",
     ),
+    "ANTIBOT_DETECT": Setting(
+        True, "a challenge page with status 200 is no page: it is fetched again, then a failure"
+    ),
     "NETSPY_RETRY_CALLBACK_ERRORS": Setting(
         False, "retry a page whose callback raised (netspy spiders always do)"
     ),
@@ -140,7 +143,7 @@ SETTINGS: dict[str, Setting] = {
 #: netspy's settings that nothing here reads yet: named when a user sets them.
 UNSUPPORTED: frozenset[str] = frozenset(
     {
-        "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT",
+        "ALLOWED_CONTENT_TYPES",
         "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",

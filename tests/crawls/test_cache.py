@@ -761,6 +761,20 @@ def test_what_validate_refuses_is_not_kept(site: Any) -> None:
     assert len(rows(again)) == 1
 
 
+@pytest.mark.parametrize("spider", [Pages, Netspy])
+def test_challenge_pages_are_not_kept(site: Any, spider: Any) -> None:
+    """One with a good status is asked for again, whether the spider minds it (netspy) or not."""
+    body = gzip.compress(b"<html>Just a moment...<script src=/cdn-cgi/challenge-platform/x>")
+    site.set("/page/1", body=body, headers={"Content-Encoding": "gzip"}, times=1)
+    url = site.url("/page/1")
+    arguments = {"urls": (url,)} if spider is Pages else {"seeds": [url]}
+    settings = {"SPIDER_MAX_RETRY_TIMES": 0}
+    sent(site, spider, settings, **arguments)
+
+    assert sent(site, spider, settings, **arguments)[1] == ["/page/1"]
+    assert sent(site, spider, settings, **arguments)[1] == []
+
+
 @pytest.mark.parametrize("outcome", ["drop", "false", "callback"])
 def test_given_up_pages_are_asked_for_in_the_next_run(site: Any, outcome: str) -> None:
     """NotRetryError and False say that this is not the page: no run reads it from the disk."""
