@@ -107,29 +107,30 @@ def _measure(origin, variant, delay, options):
         command += ["--url", origin.url(f"/page/{{n}}?ms={delay}")]
         for name, value in {**variant.settings, variant.folder: folder}.items():
             command += ["--set", f"{name}={json.dumps(value)}"]
-        first, sent = _run(origin, command, options)
+        first, first_cpu, sent = _run(origin, command, options)
         if sent != options.pages:
             raise ChildError(f"{variant.label}: the first run sent {sent} requests")
-        again, sent = _run(origin, command, options)
+        again, again_cpu, sent = _run(origin, command, options)
         if sent and variant.ours:
             raise ChildError(f"{variant.label}: the re-run sent {sent} requests")
     return {
-        "first": first, "again": again, "ratio": again / first, "sent": sent,
+        "first": first, "again": again, "ratio": again / first,
+        "cpu_ratio": first_cpu / again_cpu, "sent": sent,
         "load": os.getloadavg()[0],
     }  # fmt: skip
 
 
 def _run(origin, command, options):
-    """Return pages per second, and how many requests the site saw."""
+    """Return pages per second, CPU seconds, and how many requests the site saw."""
     origin.reset()
     found = run_child(command)
     if found["items"] != options.pages:
         raise ChildError(f"{options.pages} pages, but {found}")
-    return options.pages / found["wall_s"], origin.stats()["requests"]
+    return options.pages / found["wall_s"], found["cpu_s"], origin.stats()["requests"]
 
 
 def _table(chosen, delays, options):
-    head = ("", "first run", "re-run", "ratio", "range", "sent again", "target")
+    head = ("", "first run", "re-run", "ratio", "range", "CPU ratio", "sent again", "target")
     rows = []
     for delay in delays:
         for name, variant in chosen.items():
@@ -142,6 +143,7 @@ def _table(chosen, delays, options):
                     f"{median([one['again'] for one in found]):.0f}",
                     f"{median(ratios):.2f}",
                     f"{min(ratios):.2f}-{max(ratios):.2f}",
+                    f"{median([one['cpu_ratio'] for one in found]):.2f}",
                     f"{max(one['sent'] for one in found)}",
                     f">= {TARGETS[delay]}" if variant.ours and delay in TARGETS else "",
                 )
