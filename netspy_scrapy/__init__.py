@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RequestError,
         ResponseError,
         SinkFailedError,
+        SinkUnavailableError,
         SpiderError,
         ValidationError,
     )
@@ -51,6 +52,7 @@ _HOMES = {
     "Response": "http.response",
     "ResponseError": "exceptions",
     "SinkFailedError": "exceptions",
+    "SinkUnavailableError": "exceptions",
     "SpiderError": "exceptions",
     "UpdateItem": "items",
     "ValidationError": "exceptions",
@@ -74,6 +76,7 @@ __all__ = [
     "Response",
     "ResponseError",
     "SinkFailedError",
+    "SinkUnavailableError",
     "SpiderError",
     "UpdateItem",
     "ValidationError",

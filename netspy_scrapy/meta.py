@@ -15,7 +15,8 @@ GIVEN_UP = "netspy_given_up"
 RECEIPT = "netspy_receipt"
 #: The number of the receipt of the page that yielded the request.
 PARENT = "netspy_parent"
-#: How a browser is to fetch the page (dict); rendering is not there yet.
+#: How a browser is to fetch the page: True, or a dict with ``wait_for`` (a selector), ``time``
+#: (seconds) and ``script`` (JavaScript).
 RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.
 DOMAIN = "netspy_domain"
@@ -30,3 +31,6 @@ HOLDS = "netspy_holds"
 CACHE = "netspy_cache"
 #: The request was handed out for the cache to answer, and goes to the site after all.
 CACHE_MISSED = "netspy_cache_missed"
+#: Prefixes of content types in place of ALLOWED_CONTENT_TYPES, a list; empty: all. For media
+#: (requests without a callback) it is the only way to have any.
+ALLOWED_CONTENT_TYPES = "netspy_allowed_content_types"

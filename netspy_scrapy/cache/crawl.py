@@ -69,7 +69,7 @@ class ResponseCache:
         crawler = context.crawler
         self._context = context
         self.settings = settings
-        self.policy = CachePolicy(crawler.settings, context.statuses)
+        self.policy = CachePolicy(crawler.settings, context.acceptance)
         self._clock = clock
         self._scope = scope_of(
             context.spider_name,
@@ -78,7 +78,7 @@ class ResponseCache:
                 "agent": crawler.settings.get("USER_AGENT"),
             },
         )
-        self._max_size = crawler.settings.getint("DOWNLOAD_MAXSIZE")
+        self._limits = context.limits
         self._reader = CacheFile(settings.path)
         self._writer = CacheFile(settings.path)
         self._index = Index()
@@ -156,6 +156,8 @@ class ResponseCache:
             if b"Set-Cookie" in response.headers:
                 self._ambient.answered(request, response, domain_of(request.url))
             if "cached" in response.flags or self._threads is None:
+                return
+            if request in self._limits.broken:  # its body was not received
                 return
             if self.policy.should_cache_request(request) and self.policy.should_cache_response(
                 response, request
@@ -294,7 +296,7 @@ class ResponseCache:
     def _is_usable(self, found: Found, request: Request) -> bool:
         if not self._is_fresh(found.stored) or not self.policy.accepts(request, found.head.status):
             return False
-        limit = request.meta.get("download_maxsize", self._max_size)
+        limit = self._limits.size_of(request)
         return not limit or len(found.body) <= limit
 
     def _is_fresh(self, stored: float | None) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
     from scrapy.settings import BaseSettings
 
-    from netspy_scrapy.statuses import StatusRules
+    from netspy_scrapy.acceptance import Acceptance
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,9 @@ class CachePolicy(DummyPolicy):
     Meta: ``netspy_cache``, ``dont_cache``.
     """
 
-    def __init__(self, settings: BaseSettings, statuses: StatusRules) -> None:
+    def __init__(self, settings: BaseSettings, acceptance: Acceptance) -> None:
         super().__init__(settings)
-        self._statuses = statuses
+        self._acceptance = acceptance
         self._told: set[str] = set()
 
     def should_cache_request(self, request: Request) -> bool:
@@ -78,9 +78,13 @@ class CachePolicy(DummyPolicy):
         An answer that is only let through (CHECK_STATUS_CODE = False, handle_httpstatus_all) must
         be a 2xx or 3xx to be kept.
         """
-        if status in NEVER or status >= _SERVER_ERROR or status in self._statuses.retried(request):
+        if (
+            status in NEVER
+            or status >= _SERVER_ERROR
+            or status in self._acceptance.retried(request)
+        ):
             return False
-        return is_success(status) or self._statuses.names(request, status)
+        return is_success(status) or self._acceptance.names(request, status)
 
     def _wish(self, request: Request) -> object:
         """Return what the request's meta asks for: False, "refresh", or None."""

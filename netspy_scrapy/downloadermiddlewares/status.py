@@ -49,7 +49,7 @@ class StatusPolicyMiddleware:
         self._crawler = crawler
         self._context = CrawlContext.of(crawler)
         self._retrier = Retrier(crawler)
-        self._statuses = self._context.statuses
+        self._acceptance = self._context.acceptance
         # Plain projects look for challenge pages only if they ask for it.
         asked = crawler.settings.getpriority("ANTIBOT_DETECT") is not None
         self._antibot = asked and read_bool(crawler.settings, "ANTIBOT_DETECT")
@@ -65,7 +65,7 @@ class StatusPolicyMiddleware:
     ) -> Request | Response | Coroutine[Any, Any, Request]:
         """Return the answer, or the request of the next attempt."""
         status = response.status
-        if status not in self._statuses.retried(request):
+        if status not in self._acceptance.retried(request):
             return self._unless_challenge(request, response)
         # Also for the last attempt: what the site asks for concerns the next request too.
         wait = self._retrier.wait(request, f"HTTP status {status}", response)

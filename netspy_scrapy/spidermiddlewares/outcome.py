@@ -57,8 +57,8 @@ class OutcomeMiddleware:
         self._pace = Pace(crawler)
         self._recorded: WeakSet[Request] = WeakSet()
         """Requests whose refused status is recorded, while their errbacks run."""
+        self._acceptance = self._context.acceptance
         self._politeness = self._context.politeness
-        self._statuses = self._context.statuses
         self._retry_callback_errors = self._context.retry_settings.callback_errors
         self._validate = getattr(crawler.spidercls, "netspy_validate", None)
         self._failed = getattr(crawler.spidercls, "netspy_failed", None)
@@ -73,7 +73,7 @@ class OutcomeMiddleware:
         status = response.status
         request = response.request
         assert request is not None
-        if not 200 <= status < 300 and not self._statuses.accepts(request, status):  # noqa: PLR2004
+        if not 200 <= status < 300 and not self._acceptance.accepts(request, response):  # noqa: PLR2004
             reason = response.meta.pop(metakeys.GIVEN_UP, "not an accepted status")
             error = HttpStatusError(response, reason)
             unwell = status in UNWELL_STATUSES

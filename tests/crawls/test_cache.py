@@ -15,6 +15,7 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.spiders import CrawlSpider, Rule
 
 import netspy_scrapy as mw
+from netspy_scrapy.cache.answers import manner_of
 from netspy_scrapy.cache.entries import Entry
 from netspy_scrapy.cache.file import _COLUMNS, FILE, CacheFile
 from netspy_scrapy.cache.listing import use_by_domain
@@ -472,14 +473,18 @@ def test_spiders_do_not_read_each_others_entries(site: Any) -> None:
 
 
 def test_rendered_pages_are_entries_of_their_own(site: Any) -> None:
-    """A page from a browser is not given for one that is not rendered."""
+    """A page from a browser is not given for one that is not rendered, nor in another manner."""
     urls = (site.url("/page/1"),)
     sent(site, Pages, urls=urls)
 
-    assert sent(site, Pages, urls=urls, meta={"netspy_render": {"time": 1}})[1] == ["/page/1"]
-    assert sent(site, Pages, urls=urls, meta={"netspy_render": {"time": 2}})[1] == ["/page/1"]
-    assert sent(site, Pages, urls=urls, meta={"netspy_render": {"time": 1}})[1] == []
+    assert sent(site, Pages, urls=urls, meta={"playwright": True})[1] == ["/page/1"]
+    assert sent(site, Pages, urls=urls, meta={"playwright": True})[1] == []
     assert sent(site, Pages, urls=urls)[1] == []
+    manners = [
+        manner_of(scrapy.Request(urls[0], meta={"netspy_render": how}))
+        for how in (None, True, {"time": 1}, {"time": 2}, {"script": "x", "time": 1})
+    ]
+    assert len(set(manners)) == 5
 
 
 # Time --------------------------------------------------------------------------------------------
@@ -642,6 +647,19 @@ def test_a_smaller_limit_of_size_counts_for_entries(site: Any) -> None:
 
     assert len(asked) >= 1
     assert crawler.spider.pages == []
+
+
+@pytest.mark.parametrize(
+    "limit", [{"MAX_RESPONSE_SIZE": 1000}, {"ALLOWED_CONTENT_TYPES": ["application/json"]}]
+)
+def test_an_answer_that_was_not_received_is_not_kept(site: Any, limit: Any) -> None:
+    """Of one that is too large, or of a refused type, no empty body is given later."""
+    urls = (site.url("/chunked?kb=64"),)
+    sent(site, Pages, limit, urls=urls)
+    crawler, asked = sent(site, Pages, urls=urls)
+
+    assert len(asked) == 1
+    assert len(crawler.spider.bodies[0]) >= 60_000
 
 
 # What hits do not count for ----------------------------------------------------------------------
