@@ -56,6 +56,7 @@ def run_record(
         "pages": pages,
         "statuses": by_cause(stats, _STATUSES),
         "bytes": stats.get("downloader/response_bytes", 0),
+        "cache_hits": stats.get(keys.CACHE_HITS, 0),
         "retries": by_cause(stats, keys.RETRIES_BY_CAUSE),
         "drops": drops,
         "failures": failures,

@@ -50,6 +50,8 @@ class RunSummary:
         """Log the summary, once the dumps are written."""
         context = CrawlContext.of(self._crawler)
         await context.request_dump.flush()
+        if context.cache is not None:
+            await context.cache.close()  # so that all of it is counted
         text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
         record = run_record(spider.name, reason, context.stats.get_stats(), context)
@@ -64,6 +66,7 @@ def summary_lines(
     pages = stats.get("response_received_count", 0)
     statuses = by_cause(stats, "downloader/response_status_count/{cause}")
     lines.append(_line("pages", pages, statuses))
+    lines += _cache_lines(stats)
     for label, total, pattern in (
         ("retries", keys.RETRIES, keys.RETRIES_BY_CAUSE),
         ("drops", keys.DROPS, keys.DROPS_BY_CAUSE),
@@ -85,6 +88,17 @@ def summary_lines(
     lines += [_sink_line(batcher.name, stats) for batcher in context.intake.batchers]
     lines += [f"  ! {step}" for step in _next_steps(stats, context)]
     return lines
+
+
+def _cache_lines(stats: dict[str, Any]) -> list[str]:
+    parts = {
+        "fetched": stats.get(keys.CACHE_MISSES, 0),
+        "stored": stats.get(keys.CACHE_STORED, 0),
+        "taken out": stats.get(keys.CACHE_DISCARDED, 0),
+        "errors": stats.get(keys.CACHE_ERRORS, 0),
+    }
+    hits = stats.get(keys.CACHE_HITS, 0)
+    return [_line("cached", hits, parts)] if hits or any(parts.values()) else []
 
 
 def _line(label: str, total: int, parts: dict[str, int]) -> str:
@@ -121,6 +135,17 @@ def _sink_line(sink: str, stats: dict[str, Any]) -> str:
 
 def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     steps = []
+    if stats.get(keys.CACHE_HITS) and context.cache is not None:
+        steps.append(
+            f"{stats[keys.CACHE_HITS]} answers are copies from {context.cache.settings.path}, up "
+            f"to {context.cache.oldest_age()} old: netspy-cache --clear has them fetched again"
+        )
+    errors = stats.get(keys.CACHE_ERRORS)
+    if errors:
+        steps.append(
+            f"{errors} answers could not be read from the response cache, or not be stored in it: "
+            "LOG_LEVEL=DEBUG shows why"
+        )
     rows = _total(keys.ROWS_DUMPED, stats, context)
     if rows:
         steps.append(
