@@ -102,7 +102,8 @@ class OutcomeMiddleware:
                     self._cut_off(response)
                     return
                 await self._pace.wait_for_queue()
-        self._politeness.handled(response)
+        if response.request not in self._recorded:  # else it is an errback's output
+            self._politeness.handled(response)
 
     def process_spider_exception(
         self, response: Response, exception: Exception
