@@ -7,6 +7,7 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.pipelines.media import MediaPipeline
@@ -14,12 +15,18 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
+from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
+from netspy_scrapy.downloadermiddlewares.compression import CompressionMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
+from netspy_scrapy.downloadermiddlewares.limits import LimitsMiddleware
+from netspy_scrapy.downloadermiddlewares.receiving import ReceivingMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
+from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -29,27 +36,34 @@ from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.redis.settings import QueueSettings
+from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
     SETTINGS,
     UNSUPPORTED,
+    WEBDRIVER_KEYS,
+    CacheSettings,
     DedupSettings,
     DumpSettings,
+    LimitsSettings,
     PaceSettings,
     PolitenessSettings,
+    RenderSettings,
     RetrySettings,
     RobotsSettings,
     RuntimeSettings,
     SinkSettings,
     StatusSettings,
     deciding,
+    read_bool,
     read_codes,
     read_int,
     read_number,
     user_set,
 )
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
+from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
 from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import pipelines
@@ -65,16 +79,26 @@ logger = logging.getLogger(__name__)
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
+#: Next to the engine: it judges the answer that all others have left.
+_LIMITS_ORDER = 40
 #: Before Scrapy's own middlewares, which fill in headers and cookies.
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+#: Next to the downloader: what others do to requests is done, and to answers not yet.
+_CACHE_ORDER = 900
+_COMPRESSION_ORDER = 590
+#: Next to the downloader, behind caches alone.
+_RECEIVING_ORDER = 880
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
 _START_ORDER = 10
+#: Before StartSpiderMiddleware: they are not what the spider starts with.
+_REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
 _RUNTIME_ORDER = 0
+_CALLBACKS_ORDER = 0
 _INTAKE_ORDER = 1
 
 #: Tasks that Scrapy starts for each response; 100 of them cost a third of the pages per second.
@@ -85,7 +109,7 @@ _NEAR = 0.77
 
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
-             "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE")  # fmt: skip
+             "ROBOTS_USER_AGENT")  # fmt: skip
 
 
 class Addon:
@@ -139,6 +163,14 @@ class Addon:
             )
         if issubclass(self._crawler.spidercls, AirSpider):
             _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
+        if LimitsSettings.are_wanted(settings):
+            _add(settings, name, LimitsMiddleware, _LIMITS_ORDER)
+            _add(settings, name, ReceivingMiddleware, _RECEIVING_ORDER)
+            _replace(
+                settings, name, HttpCompressionMiddleware, CompressionMiddleware, _COMPRESSION_ORDER
+            )
+        if CacheSettings.from_settings(settings).enabled:
+            _add(settings, name, ResponseCacheMiddleware, _CACHE_ORDER)
         name = "SPIDER_MIDDLEWARES"
         if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
             self.notes.append(
@@ -146,6 +178,9 @@ class Addon:
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
+        ordered = CrawlContext.of(self._crawler).replay_order is not None
+        if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
+            _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
@@ -211,6 +246,11 @@ class Addon:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        self._install_rendering(settings)
+        if read_int(settings, "NETSPY_CALLBACK_THREADS"):
+            _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
+        if read_number(settings, "NETSPY_BLOCK_WARNING", unit="seconds"):
+            _add(settings, "EXTENSIONS", BlockedLoop, _CALLBACKS_ORDER)
 
     # Values --------------------------------------------------------------------------------------
     def _check(self, settings: BaseSettings) -> None:
@@ -222,7 +262,7 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings, RuntimeSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)
@@ -246,6 +286,11 @@ class Addon:
             if deciding(settings, name) == name and settings.getpriority(name) is not None:
                 priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
                 settings.set(theirs, settings[name], priority)
+        if user_set(settings, "RESPONSE_CACHE_ENABLE") and user_set(settings, "HTTPCACHE_ENABLED"):
+            # Ours counts: no answer is to be kept, or served, by the other one too.
+            settings.set("HTTPCACHE_ENABLED", False, settings.getpriority("HTTPCACHE_ENABLED") or 0)
+        if deciding(settings, "MAX_RESPONSE_SIZE") == "MAX_RESPONSE_SIZE":
+            self._raise_maxsize(settings)
         if user_set(settings, "SPIDER_MAX_RUNTIME") and user_set(settings, "CLOSESPIDER_TIMEOUT"):
             # Ours counts, and ends the crawl with a reason of its own.
             settings.set("CLOSESPIDER_TIMEOUT", 0, settings.getpriority("CLOSESPIDER_TIMEOUT") or 0)
@@ -255,6 +300,30 @@ class Addon:
                 settings.getpriority("RETRY_EXCEPTIONS") or 0, SETTINGS_PRIORITIES["addon"]
             )
             settings.set("RETRY_EXCEPTIONS", [*exceptions, HookError], priority)
+
+    def _install_rendering(self, settings: BaseSettings) -> None:
+        """Let pages be rendered; the browser itself starts with the first of them."""
+        RenderSettings.from_settings(settings)
+        webdriver = settings.get("WEBDRIVER") or {}
+        for name, value in launch_options(webdriver).items():
+            if not user_set(settings, name):
+                settings.set(name, value, "addon")
+        idle = sorted(webdriver.keys() - WEBDRIVER_KEYS)
+        if idle:
+            self.notes.append(f"WEBDRIVER: {', '.join(idle)} do nothing here")
+        _add(settings, "EXTENSIONS", Rendering, _RUNTIME_ORDER)
+        if user_set(settings, "REQUEST_FINGERPRINTER_CLASS"):
+            return
+        settings.set("REQUEST_FINGERPRINTER_CLASS", RenderFingerprinter, "addon")
+
+    def _raise_maxsize(self, settings: BaseSettings) -> None:
+        """See that Scrapy's limit, which holds for media too, is not below ours for pages."""
+        ours, theirs = (
+            read_int(settings, name) for name in ("MAX_RESPONSE_SIZE", "DOWNLOAD_MAXSIZE")
+        )
+        if theirs and (not ours or ours > theirs):
+            priority = settings.getpriority("DOWNLOAD_MAXSIZE") or 0
+            settings.set("DOWNLOAD_MAXSIZE", ours, max(priority, SETTINGS_PRIORITIES["addon"]))
 
     # What is worth a warning ---------------------------------------------------------------------
     def _note_contradictions(self, settings: BaseSettings) -> None:

@@ -20,8 +20,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.exceptions import CutOffError, NotRetryError
 
 if TYPE_CHECKING:
@@ -131,14 +131,17 @@ class Receipts:
             receipt.callbacks.append(callback)
 
     def lasting(self, request: Request, callback: Callable[[Verdict], None]) -> None:
-        """Call *callback* once what came of the page of *request* is safe, however many attempts.
+        """Call *callback* with the verdict once what came of *request* is safe in the end.
 
-        It may be asked for before the engine has the request.
+        However often it is tried again or redirected. *request* may be one that is not yielded
+        yet.
         """
         receipt = self._of(request)
         if receipt is None:
+            receipt = self._replaced.get(request)
+        if receipt is None:
             receipt = self._new(None)
-            request.meta[metakeys.RECEIPT] = receipt.number
+            self._replace(receipt, request)
         receipt.lasting.append(callback)
 
     def forget(self, request: Request) -> None:
@@ -156,6 +159,13 @@ class Receipts:
         finally:
             self._parent = None
             self._finish(receipt)
+
+    def is_kept(self, request: Request) -> bool:
+        """Tell whether somebody keeps *request*, or a page that led to it, until it is safe."""
+        receipt = self._of(request) or self._receipts.get(request.meta.get(metakeys.PARENT, -1))
+        while receipt is not None and not receipt.lasting:
+            receipt = receipt.parent
+        return receipt is not None
 
     def children(self, request: Request) -> list[Request]:
         """Return copies of the requests that *request* yielded, if ``keep_children`` is set."""
@@ -210,6 +220,8 @@ class Receipts:
             receipt.is_passed_on = queued
             if not queued:
                 self._judge(receipt, Verdict.DROPPED)
+                if receipt not in self._under_way.values():  # its first attempt
+                    self._end(receipt)
         elif queued:
             receipt.open += 1
 
@@ -240,7 +252,7 @@ class Receipts:
 
     # The engine ----------------------------------------------------------------------------------
     def _spider_opened(self) -> None:
-        _scrapy.watch_requests(
+        scraping.watch_requests(
             self._crawler, self._yields, self._yielded, self._errback, self._removed
         )
 
@@ -313,6 +325,9 @@ class Receipts:
 
     def _finish(self, receipt: Receipt) -> None:
         receipt.verdict = receipt.verdict or Verdict.DONE
+        self._end(receipt)
+
+    def _end(self, receipt: Receipt) -> None:
         receipt.marks = [(one, one.accepted) for one in self._durables() if one.accepted > one.mark]
         if receipt.marks:
             self._finished.append(receipt)
@@ -349,19 +364,14 @@ class Receipts:
             return False
         if receipt.open > 0 and not self._is_queue_kept:
             return False
-        callbacks, receipt.callbacks = receipt.callbacks, []
-        lasting, receipt.lasting = receipt.lasting, []
-        for callback in callbacks + lasting:
+        callbacks = [*receipt.callbacks, *receipt.lasting]
+        receipt.callbacks, receipt.lasting = [], []
+        for callback in callbacks:
             callback(receipt.verdict)
         self._receipts.pop(receipt.number, None)
         return True
 
     # Own methods ---------------------------------------------------------------------------------
-    def _new(self, parent: Receipt | None) -> Receipt:
-        receipt = Receipt(next(self._numbers), parent)
-        self._receipts[receipt.number] = receipt
-        return receipt
-
     def _durables(self) -> Iterable[Durable]:
         yield from self._context.intake.batchers
         yield self._context.request_dump
@@ -375,6 +385,11 @@ class Receipts:
         receipt = self._under_way.get(request)
         if receipt is None:
             receipt = self._receipts.get(request.meta.get(metakeys.RECEIPT, -1))
+        return receipt
+
+    def _new(self, parent: Receipt | None) -> Receipt:
+        receipt = Receipt(next(self._numbers), parent)
+        self._receipts[receipt.number] = receipt
         return receipt
 
     def _replace(self, receipt: Receipt, again: Request) -> None:

@@ -53,3 +53,13 @@ QUEUE_STALE = "netspy/queue/stale"
 QUEUE_REDELIVERED = "netspy/queue/redelivered"
 QUEUE_LOST = "netspy/queue/lost_leases"
 QUEUE_DEAD = "netspy/queue/dead"
+#: The response cache: answers that came from it, cacheable pages that were fetched, answers stored,
+#: answers taken out again (a spider refused them), and entries that could not be read or written.
+CACHE_HITS = "netspy/cache/hits"
+CACHE_MISSES = "netspy/cache/misses"
+CACHE_STORED = "netspy/cache/stored"
+CACHE_DISCARDED = "netspy/cache/discarded"
+CACHE_ERRORS = "netspy/cache/errors"
+#: Bodies that had to wait for NETSPY_MAX_INFLIGHT_BYTES, and downloads begun once more for it.
+BODIES_HELD = "netspy/bodies/held"
+BODIES_AGAIN = "netspy/bodies/again"

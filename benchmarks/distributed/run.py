@@ -88,17 +88,16 @@ class Redis:
 
 def start(folder, spider, arguments, settings):
     """Start a node in *folder*."""
-    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import runpy; sys.argv = sys.argv[1:]; "
-    code += "runpy.run_module('scrapy', run_name='__main__')"
-    command = [sys.executable, "-c", code, "scrapy", "crawl", spider]
+    command = [sys.executable, "-m", "scrapy", "runspider", str(HERE / f"{spider}.py")]
     for name, value in arguments.items():
         command += ["-a", f"{name}={value}"]
-    shared = {"SPIDER_MODULES": "spider", "LOG_LEVEL": "WARNING", "TELNETCONSOLE_ENABLED": False}
+    shared = {"LOG_LEVEL": "WARNING", "TELNETCONSOLE_ENABLED": False}
     for name, value in {**shared, **settings}.items():
         command += ["-s", f"{name}={value}"]
     log = (Path(folder) / "log").open("ab")
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
     with log:
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=dict(os.environ))
+        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
 
 
 def rows(folder):
@@ -125,11 +124,11 @@ def seed(origin, redis, settings, *, pages=400):
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = {"base": origin.url(""), "n": pages, "ms": 20}
         settings = {**settings, "REDIS_URL": redis.url, "SINK_SECONDS": 1.5}
-        node = start(folder, "pages", given, settings)
+        node = start(folder, "spider", given, settings)
         until(lambda: fetched(origin) >= pages // 2)
         node.kill()
         node.wait()
-        second = start(folder, "pages", given, settings)
+        second = start(folder, "spider", given, settings)
         second.wait(300)
         stored = rows(folder)
         return {"rows": len(set(stored)), "twice": fetched(origin) - pages}
@@ -142,7 +141,7 @@ def kills(origin, redis, *, pages=400):
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = {"base": origin.url(""), "n": pages, "ms": 20}
         settings = {**OURS, "REDIS_URL": redis.url, "SINK_SECONDS": 0.5}
-        nodes = [start(folder, "pages", given, settings) for _ in range(3)]
+        nodes = [start(folder, "spider", given, settings) for _ in range(3)]
         for moment in sorted(random.sample(range(10, pages - 20), 2)):
             until(
                 lambda bound=moment: fetched(origin) >= bound or all(n.poll() == 0 for n in nodes)
@@ -151,7 +150,7 @@ def kills(origin, redis, *, pages=400):
             victim = nodes.pop(random.randrange(len(nodes)))
             victim.send_signal(signal.SIGKILL)
             victim.wait()
-            nodes.append(start(folder, "pages", given, settings))
+            nodes.append(start(folder, "spider", given, settings))
         for node in nodes:
             node.wait(300)
         stored = rows(folder)

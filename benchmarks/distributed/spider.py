@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ class FileSink(BasePipeline):
 
 
 class BufferedSink:
-    """For stock Scrapy: buffers, as pipelines usually do it, and writes at 50 rows and at the end."""
+    """For stock Scrapy: buffers, as pipelines usually do; writes at 50 rows, and at the end."""
 
     def __init__(self, crawler):
         self.rows = []
@@ -63,17 +62,3 @@ class Pages(scrapy.Spider):
 
     def parse(self, response):
         yield {"url": response.url}
-
-
-class Own(scrapy.Spider):
-    """Fetches pages of its own, for the pace of several processes at one site."""
-
-    name = "own"
-
-    async def start(self):
-        for n in range(int(self.n)):
-            url = f"{self.base}/page/1?n={os.getpid()}-{n}"
-            yield scrapy.Request(url, self.parse, dont_filter=True)
-
-    def parse(self, response):
-        pass

@@ -200,8 +200,9 @@ def _folder(settings: BaseSettings, kind: str) -> Path:
     if inside_project() and module:
         try:
             spiders = Path(str(import_module(module).__file__)).parent
-        except ImportError as exc:
-            raise ConfigError("NEWSPIDER_MODULE", module, f"a package ({exc})") from exc
+        except Exception as exc:
+            reason = brief(f"{type(exc).__name__}: {exc}")
+            raise ConfigError("NEWSPIDER_MODULE", module, f"a package ({reason})") from exc
         if kind == "spiders":
             return spiders
         items = spiders.parent / "items"

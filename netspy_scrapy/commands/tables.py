@@ -85,19 +85,22 @@ class Place(NamedTuple):
 
 
 def place_of(url: str, kind: str) -> Place:
-    """Return what the URL of a MySQL or PostgreSQL server says; an error does not quote it."""
+    """Return what the URL of a MySQL or PostgreSQL server says.
+
+    Raises ValueError, which does not quote it.
+    """
     option, schemes, port = _SERVERS[kind]
     form = f"{option} expects {schemes[0]}://user:password@host:port/database"
     try:
         parts = urlsplit(url)
         port = parts.port or port
     except ValueError:
-        raise TableError(
+        raise ValueError(
             f"{form}; characters like @ : / # of a password are written as %40 %3A %2F %23"
         ) from None
     database = unquote(parts.path.lstrip("/"))
     if parts.scheme not in schemes or not parts.hostname or not database:
-        raise TableError(form)
+        raise ValueError(form)
     return Place(
         unquote(parts.hostname), port, unquote(parts.username or ""),
         unquote(parts.password or ""), database,
@@ -195,9 +198,9 @@ def _mysql_table(cursor: Any, place: Place, wanted: str) -> Table:
     }
     name = _chosen(wanted, comments, f"MySQL at {place}")
     cursor.execute(
-        "SELECT column_name, column_type, is_nullable, column_comment, extra "
-        "FROM information_schema.columns WHERE table_schema = DATABASE() "
-        "AND BINARY table_name = %s ORDER BY ordinal_position",
+        "SELECT table_name, column_name, column_type, is_nullable, column_comment, extra "
+        "FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s "
+        "ORDER BY ordinal_position",
         [name],
     )
     columns = [
@@ -210,17 +213,20 @@ def _mysql_table(cursor: Any, place: Place, wanted: str) -> Table:
             # "DEFAULT_GENERATED" is something else: a default that is computed.
             generated=bool(re.search(r"\b(virtual|stored|persistent) generated\b", extra.lower())),
         )
-        for column, kind, nullable, comment, extra in cursor.fetchall()
+        for table, column, kind, nullable, comment, extra in cursor.fetchall()
+        if table == name  # servers compare without regard to case, and tables may differ by it
     ]
     cursor.execute(
-        "SELECT index_name, column_name, sub_part FROM information_schema.statistics "
-        "WHERE table_schema = DATABASE() AND BINARY table_name = %s AND non_unique = 0 "
-        "ORDER BY index_name, seq_in_index",
+        "SELECT table_name, index_name, column_name, sub_part "
+        "FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = %s "
+        "AND non_unique = 0 ORDER BY index_name, seq_in_index",
         [name],
     )
     keys: dict[str, list[str]] = {}
     unusable = set()
-    for index, column, part in cursor.fetchall():
+    for table, index, column, part in cursor.fetchall():
+        if table != name:
+            continue
         keys.setdefault(index, []).append(column)
         if column is None or part is not None:
             unusable.add(index)

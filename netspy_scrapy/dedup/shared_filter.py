@@ -132,12 +132,12 @@ class SharedItemFilter(ItemFilter):
         self._start_recording()
         if self._recording is not None:
             await self._recording
-        if self._unrecorded and await self._is_back():
-            await self._record_all()
 
     async def close(self) -> None:
         """Record what is left, and say what could not be."""
         await self.flush()
+        if self._unrecorded and await self._is_back():
+            await self._record_all()
         lost = len(self._unrecorded)
         if lost:
             self._unrecorded.clear()

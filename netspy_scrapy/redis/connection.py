@@ -31,6 +31,8 @@ _LONGEST_PAUSE: Final = 5.0
 #: Commands at a time; a hung server holds each for a time-out, and no more threads than these.
 _THREADS: Final = 4
 
+#: What a client of a Redis Cluster says where no node answers.
+_NO_NODE = re.compile(r"(?i)cluster cannot be connected|slot .* not covered")
 _DATABASE = re.compile(r"(?i)db index|invalid database|select is not allowed")
 
 
@@ -55,6 +57,8 @@ class Connection:
     def __init__(self, settings: RedisSettings) -> None:
         self.settings = settings
         self._lock = threading.Lock()
+        self._making = threading.Lock()
+        """Held for longer than the other: a client of a cluster connects when it is made."""
         self._client: Any = None
         self._executor: ThreadPoolExecutor | None = None
         self._away_since: float | None = None
@@ -132,7 +136,7 @@ class Connection:
             return self._executor
 
     def _connected(self) -> Any:
-        with self._lock:
+        with self._making:
             if self._closed.is_set():
                 raise RedisAwayError("the connection to Redis is closed")
             if self._client is None:
@@ -182,13 +186,17 @@ class Connection:
 
     def _wrong_setting(self, cause: BaseException | None, redis: Any) -> ConfigError | None:
         """Return the error for what no waiting mends, or None."""
+        if cause is None:
+            return None
         errors = redis.exceptions
         if isinstance(cause, (errors.AuthenticationError, errors.AuthorizationError,
                               errors.NoPermissionError,
                               errors.AuthenticationWrongNumberOfArgsError)):  # fmt: skip
             allowed = "a user and password that the server accepts"
-        elif cause is not None and _DATABASE.search(str(cause)):
+        elif _DATABASE.search(str(cause)):
             allowed = "a database that the server has"
+        elif "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            allowed = "a server with a certificate that is trusted, see REDIS_PARAMS: ssl_ca_certs"
         else:
             return None
         shown = f"{allowed} ({self._safe(cause)})"
@@ -202,13 +210,20 @@ class Connection:
 
     # Away and back -------------------------------------------------------------------------------
     def _try(self, function: Callable[[Any], T]) -> T:
-        client = self._connected()
         redis = driver(self.settings.source, self.settings.shown)
+        errors = redis.exceptions
         try:
-            result = function(client)
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as exc:
+            result = function(self._connected())
+        except (
+            errors.ConnectionError,
+            errors.TimeoutError,
+            errors.ClusterDownError,
+            OSError,
+        ) as exc:
             raise self._gone(self._safe(exc)) from exc
-        except (redis.exceptions.RedisError, redis.exceptions.RedisClusterException) as exc:
+        except (errors.RedisError, errors.RedisClusterException) as exc:
+            if _NO_NODE.search(str(exc)):
+                raise self._gone(self._safe(exc)) from exc
             raise RedisFailedError(self._safe(exc)) from exc
         if self.is_away:
             self._returned()

@@ -86,6 +86,7 @@ class Holder:
             lease = self._lease(task, request.meta[metakeys.DOMAIN], -request.priority)
             request.meta[metakeys.TASK] = task.id
             self._receipts.lasting(request, lambda verdict: self._is_safe(lease, verdict))
+            self._receipts.adopted(self._receipts.adopt(request), request, queued=True)
         return request
 
     def bury(self, task: str, data: bytes, reason: str) -> None:

@@ -197,6 +197,10 @@ class RedisScheduler(Scheduler):
 
     # Requests ------------------------------------------------------------------------------------
     def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:
+        if self._politeness.passing.takes_back(request):  # the cache could not answer it
+            self.starved.clear()
+            self.put_back(request)
+            return True
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)

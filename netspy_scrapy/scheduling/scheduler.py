@@ -95,6 +95,10 @@ class Scheduler(ScrapyScheduler):
 
         *receipt* is that of the page which yielded it, or of which it is the next attempt.
         """
+        if self._politeness.passing.takes_back(request):  # the cache could not answer it
+            self.starved.clear()
+            self.put_back(request)
+            return True
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)
@@ -244,7 +248,10 @@ class Scheduler(ScrapyScheduler):
     async def _dump_unfinished(self, reason: str) -> None:
         """Write what is only in memory to FAILED_REQUEST_PATH."""
         dumped = 0
+        receipts = self._context.receipts_in_use
         for request in self._unfinished():
+            if receipts is not None and self.dqs is None and receipts.is_kept(request):
+                continue  # its line is still in the dump
             self._context.request_dump.add(request, reason=f"unfinished: {reason}")
             dumped += 1
             if dumped % _DUMP_PORTION == 0:

@@ -18,7 +18,6 @@ from netspy_scrapy.failures import UNWELL_STATUSES
 from netspy_scrapy.logs import shown, without_credentials
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
-from netspy_scrapy.settings import StatusSettings, is_success
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -58,9 +57,8 @@ class OutcomeMiddleware:
         self._pace = Pace(crawler)
         self._recorded: WeakSet[Request] = WeakSet()
         """Requests whose refused status is recorded, while their errbacks run."""
-        self._settings = StatusSettings.from_settings(crawler.settings)
+        self._acceptance = self._context.acceptance
         self._politeness = self._context.politeness
-        self._policies = self._politeness.settings.policies
         self._retry_callback_errors = self._context.retry_settings.callback_errors
         self._validate = getattr(crawler.spidercls, "netspy_validate", None)
         self._failed = getattr(crawler.spidercls, "netspy_failed", None)
@@ -73,17 +71,21 @@ class OutcomeMiddleware:
     def process_spider_input(self, response: Response) -> None:
         """Refuse an answer whose status is not wanted, then ask the spider's ``validate``."""
         status = response.status
-        if not 200 <= status < 300 and not self._accepts(response):  # noqa: PLR2004
+        request = response.request
+        assert request is not None
+        if not 200 <= status < 300 and not self._acceptance.accepts(request, response):  # noqa: PLR2004
             reason = response.meta.pop(metakeys.GIVEN_UP, "not an accepted status")
             error = HttpStatusError(response, reason)
-            request = response.request
-            assert request is not None
             unwell = status in UNWELL_STATUSES
             self._context.failures.fail(request, status, str(error), status=status, unwell=unwell)
             self._recorded.add(request)
             raise error
         if self._validate is not None:
-            self._validate(self._crawler.spider, response)
+            try:
+                self._validate(self._crawler.spider, response)
+            except (NotRetryError, ValidationError):
+                self._uncache(request)  # here, for an errback may keep the exception to itself
+                raise
 
     async def process_spider_output(
         self,
@@ -100,7 +102,8 @@ class OutcomeMiddleware:
                     self._cut_off(response)
                     return
                 await self._pace.wait_for_queue()
-        self._politeness.handled(response)
+        if response.request not in self._recorded:  # else it is an errback's output
+            self._politeness.handled(response)
 
     def process_spider_exception(
         self, response: Response, exception: Exception
@@ -115,6 +118,8 @@ class OutcomeMiddleware:
             return None
         if request in self._recorded:
             return None  # what an errback raised: the page is recorded as failed already
+        if isinstance(exception, (NotRetryError, ValidationError)):
+            self._uncache(request)
         if isinstance(exception, NotRetryError):
             self._context.failures.drop(request, "NotRetryError", str(exception))
             return ()
@@ -124,6 +129,15 @@ class OutcomeMiddleware:
         return None
 
     # Own methods -------------------------------------------------------------------------------
+    def _uncache(self, request: Request) -> None:
+        """Take an answer out of the cache of which the spider says that it is not the page.
+
+        One whose callback raised anything else stays: mostly it is the callback that is mended.
+        """
+        cache = self._context.cache
+        if cache is not None:
+            cache.discard(request)
+
     def _cut_off(self, response: Response) -> None:
         """Give up a callback that would keep the crawl from ending; its request is kept."""
         request = response.request
@@ -138,27 +152,6 @@ class OutcomeMiddleware:
     def _not_done(self, request: Request) -> None:
         if self._context.receipts_in_use is not None:
             self._context.receipts.give_back(request)
-
-    def _accepts(self, response: Response) -> bool:
-        settings = self._settings
-        status = response.status
-        if not settings.check or settings.allow_all or is_success(status):
-            return True
-        if status in settings.accept_codes:
-            return True
-        if self._policies and response.request is not None:
-            policy = self._policies.of(self._politeness.state_of(response.request).name)
-            if policy.accept is not None and status in policy.accept:
-                return True
-        meta = response.meta
-        if meta.get("handle_httpstatus_all", False):
-            return True
-        allowed: Any = meta.get("handle_httpstatus_list")
-        if allowed is None:
-            allowed = getattr(
-                self._crawler.spider, "handle_httpstatus_list", settings.allowed_codes
-            )
-        return status in allowed
 
     def _retry_or_fail(
         self, request: Request, response: Response, exception: Exception

@@ -84,10 +84,9 @@ class Spider(AirSpider):
                 f"{type(scheduler).__name__} does not share its work (an AirSpider needs none)"
             )
             raise self.netspy_start_error
-        self.netspy_loop = asyncio.get_running_loop()
+        self.netspy_begin()
         state = await self._netspy_claim(scheduler)
         if not state.startswith("running:"):
-            self.start_callback()
             return
         unclaim = scheduler.membership.keep_claim(_CLAIM)
         try:

@@ -275,23 +275,23 @@ def test_options_that_do_not_go_together(
 
 
 @pytest.mark.parametrize(
-    ("option", "url"),
+    ("option", "url", "expected"),
     [
-        ("--mysql", "mysql://u:ge#heim@db/spider"),
-        ("--mysql", "postgres://u:geheim@db/spider"),
-        ("--mysql", "mysql://u:geheim@db"),
-        ("--postgres", "postgres://u:geheim/spider"),
-        ("--mysql", "mysql://u:geheim@127.0.0.1:1/spider"),
-        ("--postgres", "postgres://u:geheim@127.0.0.1:1/spider"),
+        ("--mysql", "mysql://u:ge#heim@db/spider", 2),
+        ("--mysql", "postgres://u:geheim@db/spider", 2),
+        ("--mysql", "mysql://u:geheim@db", 2),
+        ("--postgres", "postgres://u:geheim/spider", 2),
+        ("--mysql", "mysql://u:geheim@127.0.0.1:1/spider", 1),
+        ("--postgres", "postgres://u:geheim@127.0.0.1:1/spider", 1),
     ],
 )
 def test_urls_that_cannot_be_used(
-    option: str, url: str, capsys: pytest.CaptureFixture[str]
+    option: str, url: str, expected: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error shows no password, and nothing is written."""
     status, text = said(capsys, "-i", "news", "--table", "news", option, url)
 
-    assert status == 1
+    assert status == expected
     assert "heim" not in text
     assert "Traceback" not in text
     assert list(Path().iterdir()) == []
@@ -512,11 +512,39 @@ def test_an_item_of_a_mysql_table(
     assert '# item["my col"] = ...' in text
     is_clean(Path("news_item.py"))
 
+    # The same by the settings of a project, and by netspy's variables.
+    run(*CREATE, "-p", "shop")
+    lines = [f"{name} = {value!r}\n" for name, value in mariadb_server.settings.items()]
+    with Path("shop/shop/settings.py").open("a", encoding="utf-8") as file:
+        file.writelines(lines)
+    done = run(*CREATE, *arguments, cwd="shop")
+    assert done.returncode == 0, done.stderr
+    assert Path("shop/shop/items/news_item.py").read_text() == text
+
     Path("news_item.py").unlink()
     for name, value in mariadb_server.settings.items():
         monkeypatch.setenv(f"NETSPY_{name}", str(value))
     assert said(capsys, *arguments) == (0, "created news_item.py\n")
     assert Path("news_item.py").read_text() == text
+
+
+def test_tables_that_differ_in_case(
+    mariadb_server: MariaDB, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of tables whose names differ in case only, each has its own columns and key."""
+    with mariadb_server.connect() as db, db.cursor() as cursor:
+        for name, column in (("create_case", "small"), ("Create_Case", "large")):
+            cursor.execute(f"DROP TABLE IF EXISTS `{name}`")
+            cursor.execute(f"CREATE TABLE `{name}` ({column} INT PRIMARY KEY)")
+    for name, column in (("create_case", "small"), ("Create_Case", "large")):
+        said(capsys, "-i", "case", "--table", name, "--mysql", mariadb_server.url, "--force")
+        text = Path("case_item.py").read_text()
+        assert f'__table_name__ = "{name}"' in text
+        assert f'__unique_key__ = ("{column}",)' in text
+        assert set(item_class(text).__annotations__) == {column}
+    status, text = said(capsys, "-i", "x", "--table", "CREATE_CASE", "--mysql", mariadb_server.url)
+    assert status == 1
+    assert "there is no table 'CREATE_CASE'" in text
 
 
 def test_mysql_says_why_not(mariadb_server: MariaDB, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,20 +10,29 @@ import threading
 import time
 import traceback
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from ipaddress import ip_address
 from subprocess import run as run_process
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from redis import Redis as Client
 from redis.exceptions import ResponseError
 from scrapy.settings import Settings
 
+from netspy_scrapy.dedup.redis_store import RedisBloom
 from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
 from netspy_scrapy.redis.connection import Connection
 from netspy_scrapy.redis.options import RedisSettings
+from tests.servers.base import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.servers.redis import Redis
 
@@ -315,6 +324,60 @@ def test_a_server_that_is_too_old() -> None:
 
     assert f"REDIS_URL = '{url}' cannot be used: expected a server of Redis 5 or newer" in error
     assert "this is 4.0.14" in error
+
+
+def test_a_certificate_that_nobody_trusts(own_redis: Callable[..., Redis], folder: Path) -> None:
+    """The error names the argument by which a certificate is trusted, and with it TLS works."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    today = datetime.now(timezone.utc)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(today - timedelta(days=1))
+        .not_valid_after(today + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path = folder / "redis.pem"
+    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+    port = free_port()
+    own_redis(
+        "--tls-port", str(port), "--tls-cert-file", str(path), "--tls-key-file", str(path),
+        "--tls-ca-cert-file", str(path), "--tls-auth-clients", "no",
+    )  # fmt: skip
+    url = f"rediss://127.0.0.1:{port}/0"
+    error = refused(REDIS_URL=url)
+    with connected(REDIS_URL=url, REDIS_PARAMS={"ssl_ca_certs": str(path)}) as connection:
+        asyncio.run(connection.check())
+
+    assert "see REDIS_PARAMS: ssl_ca_certs" in error
+
+
+@pytest.mark.timed
+def test_a_cluster(own_redis: Callable[..., Redis]) -> None:
+    """redis_cls may be the client of a Redis Cluster; one whose nodes are gone is away."""
+    # Its own port for the other nodes would be 10,000 higher, which may be too high.
+    server = own_redis("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    with Client(port=server.port) as node:
+        node.execute_command("CLUSTER ADDSLOTSRANGE 0 16383")
+        until(lambda: node.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+    params = {"redis_cls": "redis.RedisCluster"}
+    url = f"redis://127.0.0.1:{server.port}"
+    with connected(REDIS_URL=url, REDIS_PARAMS=params) as connection:
+        asyncio.run(connection.check())
+        store = RedisBloom(
+            connection, connection.key("s", "x"), capacity=10, error_rate=1e-6, max_layers=3
+        )
+        keys = [b"%d" % n for n in range(30)]
+        assert asyncio.run(store.add(keys)).flags == [True] * 30
+        assert asyncio.run(store.known(keys)).flags == [True] * 30
+        server.kill()
+        with pytest.raises(RedisAwayError):
+            asyncio.run(store.known(keys))
 
 
 def test_a_user_who_may_not_ask_for_the_version(own_redis: Callable[..., Redis]) -> None:
