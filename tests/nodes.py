@@ -125,7 +125,11 @@ class Nodes:
 
     def until_fetched(self, count: int) -> None:
         """Wait until the site was asked for so many pages."""
-        until(lambda: self.site.hits("/page/1") >= count)
+        try:
+            until(lambda: self.site.hits("/page/1") >= count)
+        except AssertionError as exc:
+            logs = "\n".join(f"{node.name}:\n{node.log[-2000:]}" for node in self.all)
+            raise AssertionError(f"{self.site.hits('/page/1')} pages of {count}:\n{logs}") from exc
 
     def close(self) -> None:
         for node in self.all:
