@@ -131,7 +131,7 @@ def seed(origin, redis, settings, *, pages=400):
         second = start(folder, "spider", given, settings)
         second.wait(300)
         stored = rows(folder)
-        return {"rows": len(set(stored)), "twice": fetched(origin) - pages}
+        return {"rows": len(set(stored)), "twice": max(0, fetched(origin) - pages)}
 
 
 def kills(origin, redis, *, pages=400):

@@ -269,7 +269,7 @@ class Exchange:
 
     def _pace(self, answer: Handed) -> None:
         """Decide when to ask next."""
-        if answer.tasks:
+        if answer.tasks or self.is_busy:  # what came up meanwhile may bring more
             self._pause = _FIRST_PAUSE
             self._ask_from = 0.0
             return

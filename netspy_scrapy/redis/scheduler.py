@@ -301,6 +301,7 @@ class RedisScheduler(Scheduler):
 
     def pushed(self, sent: Sequence[Outgoing], taken: Sequence[bool]) -> None:
         """Learn which requests are in the queue, and which the filter knew."""
+        self._is_pending = True  # an answer to an older question may have said otherwise
         for one, is_taken in zip(sent, taken, strict=True):
             if one.receipt is None and one.push.payload:
                 self.first_sent += 1
@@ -322,6 +323,7 @@ class RedisScheduler(Scheduler):
 
     def settled(self, sent: Sequence[Settle], still: Sequence[bool]) -> None:
         """Learn of which tasks the queue took note."""
+        self._is_pending = True
         for one, is_ours in zip(sent, still, strict=True):
             self.leases.remove(one.lease)
             if one.what == "done":

@@ -17,7 +17,9 @@ from scrapy.exceptions import CloseSpider
 from scrapy_redis.spiders import RedisSpider
 
 import netspy_scrapy as mw
+from netspy_scrapy import _scrapy
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.redis.queue import Handed
 from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats, reason, rows
 
 if TYPE_CHECKING:
@@ -489,3 +491,18 @@ def test_the_dump_is_left_alone(site: Any, client: Any) -> None:
     assert client.hlen("netspy:{family}:queue:tasks") >= 1
     assert client.zcard("netspy:{family}:queue:leases") == 0
     assert not Path("failed_requests.jsonl").exists()
+
+
+def test_an_answer_that_is_old_by_now(site: Any, client: Any) -> None:
+    """That the queue was empty before a request was pushed does not end the crawl after it."""
+
+    class Stale(Family):
+        async def start(self) -> Any:
+            yield scrapy.Request(site.url("/page/1"))
+            scheduler = _scrapy.scheduler_of(self.crawler)
+            scheduler.handed(Handed(scheduler.queue.epoch, total=0))
+            scheduler._exchange._ask_from = time.monotonic() + 0.5
+
+    crawler = run(Stale, client)
+
+    assert len(rows(crawler)) == 2
