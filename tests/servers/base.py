@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -147,6 +148,11 @@ def program(*names: str, folders: tuple[str, ...] = ()) -> str:
             return found
     missing(f"{names[0]} is not installed")
     raise AssertionError
+
+
+def scripts() -> str:
+    """Return the folder of the programs that came with Python packages."""
+    return str(Path(sys.executable).parent)
 
 
 def missing(what: str) -> None:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.servers.elasticsearch import Elasticsearch
+from tests.servers.kafka import Kafka
+from tests.servers.mongo import Mongo
 from tests.servers.redis import Redis
 
 if TYPE_CHECKING:
@@ -16,4 +19,25 @@ if TYPE_CHECKING:
 def redis_server() -> Iterator[Redis]:
     """A Redis that the whole run shares."""
     with Redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongo_server() -> Iterator[Mongo]:
+    """A server of MongoDB's protocol that the whole run shares."""
+    with Mongo() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_server() -> Iterator[Elasticsearch]:
+    """A server of Elasticsearch's API that the whole run shares."""
+    with Elasticsearch() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[Kafka]:
+    """A server of Kafka's protocol that the whole run shares."""
+    with Kafka() as server:
         yield server
