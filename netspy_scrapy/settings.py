@@ -110,6 +110,9 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_BUFFER_MAX_BYTES": Setting(
         64 * 1024 * 1024, "bytes of text and binary values that a sink may hold; 0: no limit"
     ),
+    "NETSPY_SINK_WAIT": Setting(
+        30.0, "seconds that rows wait for a server that is away before any is dumped"
+    ),
     "ITEM_DEFAULT_TABLE": Setting("items", "table of plain dicts"),
     "ITEM_FILTER_ENABLE": Setting(True, "skip items whose fingerprint was stored in this run"),
     "CSV_OUTPUT_DIR": Setting(".", "folder of CsvPipeline's files"),
@@ -347,6 +350,8 @@ class SinkSettings:
     batch_size: int
     flush_interval: float
     max_bytes: int
+    wait: float
+    """Seconds that rows wait at least for a server that is away."""
     default_table: str
 
     @classmethod
@@ -356,6 +361,7 @@ class SinkSettings:
             batch_size=read_int(settings, "ITEM_MAX_CACHED_COUNT", minimum=1),
             flush_interval=read_number(settings, "BUFFER_FLUSH_INTERVAL", unit="seconds"),
             max_bytes=read_int(settings, "NETSPY_BUFFER_MAX_BYTES"),
+            wait=read_number(settings, "NETSPY_SINK_WAIT", unit="seconds"),
             default_table=read_text(settings, "ITEM_DEFAULT_TABLE"),
         )
 

@@ -32,6 +32,9 @@ ROWS_REFUSED = "netspy/rows/{sink}/refused"
 ROWS_DUMPED = "netspy/rows/{sink}/dumped"
 ROWS_LOST = "netspy/rows/{sink}/lost"
 BATCHES = "netspy/rows/{sink}/batches"
+#: Times that a sink's server was found away, and rows that may be stored twice because of it.
+OUTAGES = "netspy/rows/{sink}/outages"
+ROWS_IN_DOUBT = "netspy/rows/{sink}/in_doubt"
 #: Fingerprints of requests that could not be written to the job directory.
 FILTER_DEGRADED = "netspy/filter/degraded"
 #: Rests of domains, and circuits that opened.
