@@ -37,9 +37,9 @@ class Outcome:
     refused: Refused = field(default_factory=dict)
     _divided: int = 0
 
-    def is_hopeless(self) -> bool:
-        """Count a request that failed as a whole; tell whether to divide it gets nowhere."""
-        self._divided += 1
+    def is_hopeless(self, requests: int = 1) -> bool:
+        """Count requests that failed as a whole; tell whether to divide them gets nowhere."""
+        self._divided += requests
         return self._divided > _MAX_DIVIDED and not self.stored
 
     def refuse(self, positions: Iterable[int], reason: str) -> None:
@@ -142,10 +142,10 @@ class Destinations:
 
 # Values ----------------------------------------------------------------------------------------
 def json_bytes(value: Any) -> bytes:
-    r"""Return a row, or another value, as JSON in UTF-8, as
-    :func:`~netspy_scrapy.pipelines.sql.json_text` writes it.
+    r"""Return a row, or another value, as JSON in UTF-8.
 
-    A lone surrogate, which UTF-8 has not, is written out as the text ``\udc80``. Raises
+    It is what :func:`~netspy_scrapy.pipelines.sql.json_text` writes, but for one thing: a lone
+    surrogate, which UTF-8 has not, is written out as the text ``\udc80``. Raises
     :exc:`TypeError` for a value of a type that nothing is known of, :exc:`ValueError` for one
     that contains itself.
     """

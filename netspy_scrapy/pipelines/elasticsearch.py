@@ -237,7 +237,7 @@ class ElasticsearchPipeline(BasePipeline):
         """Send what was too much for one request in smaller ones."""
         if not too_much:
             return {}
-        if size == 1 or outcome.is_hopeless():
+        if size == 1 or outcome.is_hopeless(-(-len(too_much) // size)):
             for position, reason in too_much.items():
                 outcome.refuse([position], reason)
             return {}

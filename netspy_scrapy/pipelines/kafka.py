@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -16,7 +17,6 @@ from netspy_scrapy.pipelines.documents import (
     has_key,
     json_bytes,
 )
-from netspy_scrapy.pipelines.sql import escape_surrogates
 from netspy_scrapy.settings import read_mapping, read_names
 
 try:
@@ -36,6 +36,7 @@ _Message: TypeAlias = "tuple[bytes, bytes | None]"
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 _MAX_NAME = 249
+_ADDRESS = re.compile(r"(\w+://)?\S+:\d+")
 _UNIQUE = "__unique_key__"
 # Said of a message by itself, its topic, or the right to write there. Whatever else keeps a
 # message from its broker may pass.
@@ -129,30 +130,32 @@ class KafkaPipeline(BasePipeline):
     # Connection ---------------------------------------------------------------------------------
     def _new_producer(self) -> Producer:
         servers = read_names(self.settings, "KAFKA_BOOTSTRAP_SERVERS", what="host:port")
-        for server in servers:
-            if not re.fullmatch(r"(\w+://)?[^\s:]*[^\s]*:\d+", server):
-                raise ConfigError("KAFKA_BOOTSTRAP_SERVERS", servers, "a list of host:port")
+        if not servers or not all(map(_ADDRESS.fullmatch, servers)):
+            raise ConfigError("KAFKA_BOOTSTRAP_SERVERS", servers, "a list of host:port")
         options = read_mapping(self.settings, "NETSPY_KAFKA_OPTIONS")
+        # The same property has two names.
+        given = options.get("delivery.timeout.ms", self.delivery_timeout * 1000)
         properties = {
             "bootstrap.servers": ",".join(servers),
             "client.id": "netspy-scrapy",
             "enable.idempotence": True,
             "linger.ms": 5,
-            "message.timeout.ms": int(self.delivery_timeout * 1000),
+            "message.timeout.ms": int(given) if isinstance(given, float) else given,
             # Below the time-out, or a topic that does not exist would look like a broker's absence.
             "topic.metadata.propagation.max.ms": int(self.delivery_timeout * 1000) // 2,
             "log.connection.close": False,
             **options,
         }
-        self._timeout = float(properties["message.timeout.ms"]) / 1000
         try:
-            return Producer(properties, logger=_quiet_logger(), error_cb=self._note_trouble)
+            producer = Producer(properties, logger=_quiet_logger(), error_cb=self._note_trouble)
         except (KafkaException, TypeError, ValueError) as exc:
             raise ConfigError(
                 "NETSPY_KAFKA_OPTIONS",
                 dict.fromkeys(options, "***"),  # a value may be a password
                 f"properties of librdkafka ({_text_of(exc)})",
             ) from None
+        self._timeout = float(properties["message.timeout.ms"]) / 1000
+        return producer
 
     def _note_trouble(self, error: KafkaError) -> None:
         self._trouble = f"{error.name()}: {error.str()}"
@@ -251,9 +254,9 @@ def topic_name_of(table: str) -> str:
 
 
 def _key_of(row: Mapping[str, Any], keys: Sequence[str]) -> bytes:
-    if len(keys) == 1 and isinstance(row[keys[0]], str):
-        return escape_surrogates(row[keys[0]]).encode()
-    return json_bytes(row[keys[0]] if len(keys) == 1 else [row[key] for key in keys])
+    data = json_bytes(row[keys[0]] if len(keys) == 1 else [row[key] for key in keys])
+    plain = json.loads(data)
+    return plain.encode() if isinstance(plain, str) else data
 
 
 def _report(

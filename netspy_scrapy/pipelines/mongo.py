@@ -365,7 +365,9 @@ def _is_away(exc: Exception) -> bool:
     """Tell whether the server is to blame, and may answer later."""
     if isinstance(exc, faults.OperationFailure) and exc.code in _AWAY:
         return True
-    return isinstance(exc, (faults.ConnectionFailure, faults.ExecutionTimeout)) or (
+    # Options are checked at the start; here a name in the DNS was not found (mongodb+srv).
+    kinds = (faults.ConnectionFailure, faults.ExecutionTimeout, faults.ConfigurationError)
+    return isinstance(exc, kinds) or (
         isinstance(exc, faults.PyMongoError) and exc.has_error_label("RetryableWriteError")
     )
 

@@ -13,6 +13,9 @@ class Noida(Server):
     """One service of noida-db."""
 
     service: ClassVar[str]
+    settling: ClassVar[float] = 1.5
+    """Seconds until what it acknowledged survives a kill: it writes to disk later. (A vendor's
+    server does so first.)"""
 
     def command(self) -> list[str]:
         """Run the one service in the foreground."""
