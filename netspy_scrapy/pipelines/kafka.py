@@ -158,7 +158,9 @@ class KafkaPipeline(BasePipeline):
         return producer
 
     def _note_trouble(self, error: KafkaError) -> None:
-        self._trouble = f"{error.name()}: {error.str()}"
+        # "All brokers are down" follows what says why.
+        if not self._trouble or error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+            self._trouble = f"{error.name()}: {error.str()}"
 
     def _look_for_broker(self, topic: str, outcome: Outcome) -> None:
         """Ask for a broker, unless the last batch went well.

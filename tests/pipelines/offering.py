@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -34,3 +35,15 @@ def away(sink: Any, table: str, rows: list[dict[str, Any]], **options: Any) -> S
     except SinkUnavailableError as exc:
         return exc
     raise AssertionError(f"it answered {answer!r}")
+
+
+def offer_until_taken(sink: Any, table: str, rows: list[dict[str, Any]]) -> Any:
+    """Offer *rows* to a sink whose server is coming back, as often as needed."""
+    until = time.monotonic() + 20
+    while True:
+        try:
+            return offer(sink, table, rows)
+        except SinkUnavailableError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)

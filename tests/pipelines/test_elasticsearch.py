@@ -24,7 +24,7 @@ from tests.pipelines.elastic_stub import (
     make_certificate,
     whole,
 )
-from tests.pipelines.offering import away, offer, opened
+from tests.pipelines.offering import away, offer, offer_until_taken, opened
 from tests.pipelines.values import odd_values
 from tests.servers.elasticsearch import Elasticsearch
 
@@ -200,7 +200,7 @@ def test_kill_and_restart() -> None:
         assert "refused" in str(away(sink, "news", rows[50:]))
         server.start()
 
-        assert offer(sink, "news", rows[50:]) == {}
+        assert offer_until_taken(sink, "news", rows[50:]) == {}
         with Client(server.url) as client:
             assert field(client, "news", "n") == sorted(range(100), key=repr)
         sink.close()
@@ -219,7 +219,7 @@ def test_frozen_server() -> None:
         away(sink, "news", rows)
         server.thaw()
 
-        assert offer(sink, "news", rows) == {}
+        assert offer_until_taken(sink, "news", rows) == {}
         with Client(server.url) as client:
             assert field(client, "news", "n") == [0, 1, 1, 2]
         sink.close()

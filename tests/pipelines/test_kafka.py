@@ -20,7 +20,7 @@ from netspy_scrapy.exceptions import (
     SinkUnavailableError,
 )
 from netspy_scrapy.pipelines.kafka import KafkaPipeline
-from tests.pipelines.offering import away, offer, opened
+from tests.pipelines.offering import away, offer, offer_until_taken, opened
 from tests.pipelines.values import odd_values
 from tests.servers.kafka import Kafka
 
@@ -191,8 +191,7 @@ def test_kill_and_restart() -> None:
         assert time.monotonic() - began < 1.5, "a broker that is known to be away is asked for"
         assert "refused" in str(second)
         server.start()
-        time.sleep(1)
-        assert offer(sink, "news", rows) == {}
+        assert offer_until_taken(sink, "news", rows) == {}
         assert numbers(server, "news") == list(range(100))
 
 
@@ -210,7 +209,7 @@ def test_frozen_broker() -> None:
         server.thaw()
 
         assert error.in_doubt == {0}
-        assert offer(sink, "news", [{"n": 1}]) == {}
+        assert offer_until_taken(sink, "news", [{"n": 1}]) == {}
         assert set(numbers(server, "news")) == {0, 1}
 
 

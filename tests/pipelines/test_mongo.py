@@ -20,7 +20,7 @@ from netspy_scrapy.exceptions import (
     SinkUnavailableError,
 )
 from netspy_scrapy.pipelines.mongo import MongoPipeline
-from tests.pipelines.offering import away, offer, opened
+from tests.pipelines.offering import away, offer, offer_until_taken, opened
 from tests.pipelines.values import odd_values
 from tests.servers.mongo import Mongo
 
@@ -303,7 +303,7 @@ def test_kill_and_restart() -> None:
         assert len(str(error)) < 300
         server.start()
 
-        assert offer(sink, "news", rows[50:]) == {}
+        assert offer_until_taken(sink, "news", rows[50:]) == {}
         with MongoClient(server.url) as client:
             assert contents(client.t.news, "n") == sorted([(n,) for n in range(100)], key=repr)
         sink.close()
@@ -323,7 +323,7 @@ def test_frozen_server() -> None:
         away(sink, "news", rows)
         server.thaw()
 
-        assert offer(sink, "news", rows) == {}
+        assert offer_until_taken(sink, "news", rows) == {}
         with MongoClient(server.url) as client:
             assert contents(client.t.news, "n") == [(0,), (1,), (2,)]
         sink.close()
