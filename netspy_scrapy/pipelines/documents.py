@@ -6,6 +6,7 @@ Nothing here talks to a server or imports a driver.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -26,6 +27,14 @@ _MAX_REASON = 500
 _MAX_DIVIDED = 64
 _PLAIN = frozenset({str, int, bool, type(None)})
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def quiet(name: str, level: int) -> logging.Logger:
+    """Return a driver's logger, which passes nothing below *level* unless the user set one."""
+    log = logging.getLogger(name)
+    if log.level == logging.NOTSET:
+        log.setLevel(level)
+    return log
 
 
 # What came of a batch --------------------------------------------------------------------------

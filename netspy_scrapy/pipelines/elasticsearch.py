@@ -19,6 +19,7 @@ from netspy_scrapy.pipelines.documents import (
     has_key,
     key_text,
     missing_keys,
+    quiet,
 )
 from netspy_scrapy.settings import read_bool, read_mapping, read_names, without_secrets
 
@@ -163,9 +164,7 @@ class ElasticsearchPipeline(BasePipeline):
                 ) from None
             given["hosts"] = hosts
         # It logs each request at INFO, and each failed one at WARNING with three tracebacks.
-        log = logging.getLogger("elastic_transport")
-        if log.level == logging.NOTSET:
-            log.setLevel(logging.ERROR)
+        quiet("elastic_transport", logging.ERROR)
         try:
             return Elasticsearch(**given)
         except Exception as exc:  # noqa: BLE001 - each option has errors of its own

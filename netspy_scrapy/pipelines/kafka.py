@@ -16,6 +16,7 @@ from netspy_scrapy.pipelines.documents import (
     encode_rows,
     has_key,
     json_bytes,
+    quiet,
 )
 from netspy_scrapy.settings import read_mapping, read_names
 
@@ -147,7 +148,9 @@ class KafkaPipeline(BasePipeline):
             **options,
         }
         try:
-            producer = Producer(properties, logger=_quiet_logger(), error_cb=self._note_trouble)
+            # While a broker is away it repeats itself; what it says is kept by the callback.
+            log = quiet(f"{__name__}.librdkafka", logging.CRITICAL)
+            producer = Producer(properties, logger=log, error_cb=self._note_trouble)
         except (KafkaException, TypeError, ValueError) as exc:
             raise ConfigError(
                 "NETSPY_KAFKA_OPTIONS",
@@ -277,11 +280,3 @@ def _text_of(error: KafkaError | Exception) -> str:
     if isinstance(error, KafkaException):
         error = error.args[0]
     return f"{error.name()}: {error.str()}" if isinstance(error, KafkaError) else str(error)
-
-
-def _quiet_logger() -> logging.Logger:
-    """Return a logger for librdkafka, which repeats itself while a broker is away."""
-    log = logging.getLogger(f"{__name__}.librdkafka")
-    if log.level == logging.NOTSET:
-        log.setLevel(logging.CRITICAL)
-    return log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from decimal import Decimal
 from enum import Enum
@@ -12,7 +13,7 @@ from itemadapter import ItemAdapter
 from netspy_scrapy.exceptions import ConfigError, PipelineError
 from netspy_scrapy.items import fields_of
 from netspy_scrapy.pipelines.base import BasePipeline
-from netspy_scrapy.pipelines.documents import Outcome, RowIds, has_key, missing_keys
+from netspy_scrapy.pipelines.documents import Outcome, RowIds, has_key, missing_keys, quiet
 from netspy_scrapy.pipelines.sql import Adapter, escape_surrogates
 from netspy_scrapy.settings import read_bool, read_text, without_secrets
 
@@ -92,6 +93,7 @@ class MongoPipeline(BasePipeline):
         self._upserts = read_bool(self.settings, "NETSPY_MONGO_UPSERT")
         self._ids = RowIds(bson.ObjectId)
         self._looked_at: set[tuple[str, ...]] = set()
+        quiet("pymongo", logging.INFO)  # at DEBUG it writes out each command with its documents
         try:
             self._client = MongoClient(uri, connect=False, **self._timeouts(uri))
         except Exception as exc:  # noqa: BLE001 - each option has errors of its own

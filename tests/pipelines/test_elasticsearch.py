@@ -213,7 +213,7 @@ def test_frozen_server() -> None:
         if server.given:
             pytest.skip("a server that was given is not stopped")
         sink = opened(ElasticsearchPipeline, {"ELASTICSEARCH_HOSTS": server.url}, **QUICK)
-        assert offer(sink, "news", [{"n": 0}]) == {}
+        assert offer_until_taken(sink, "news", [{"n": 0}]) == {}
         rows = [{"n": 1}, {"n": 1}, {"n": 2}]
         server.freeze()
         away(sink, "news", rows)

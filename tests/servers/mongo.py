@@ -11,6 +11,8 @@ class Mongo(Server):
     """SecantusDB (PyPI), which stores with MongoDB's own engine, WiredTiger; no replica set."""
 
     name = "mongo"
+    durable = True
+    """Whether each commit is on disk before it is answered, as a kill must lose nothing."""
 
     @property
     def url(self) -> str:
@@ -18,11 +20,12 @@ class Mongo(Server):
         return self.given or f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
 
     def command(self) -> list[str]:
-        """Run it with fail points, and every commit on disk: a kill must lose nothing."""
+        """Run it with fail points."""
         return [
             program("secantusd-py", folders=(scripts(),)),
             "--host", "127.0.0.1", "--port", str(self.port),
-            "--storage-path", str(self.folder / "d"), "--cache-size", "256M", "--sync-on-commit",
+            "--storage-path", str(self.folder / "d"), "--cache-size", "256M",
+            *(["--sync-on-commit"] if self.durable else []),
             "--standalone", "--enable-test-commands",
         ]  # fmt: skip
 
