@@ -119,10 +119,32 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_SINK_WAIT": Setting(
         30.0, "seconds that rows wait for a server that is away before any is dumped"
     ),
+    "NETSPY_SINK_TIMEOUT": Setting(
+        60.0, "seconds without an answer after which a server counts as away"
+    ),
     "ITEM_DEFAULT_TABLE": Setting("items", "table of plain dicts"),
     "ITEM_FILTER_ENABLE": Setting(True, "skip items whose fingerprint was stored in this run"),
     "CSV_OUTPUT_DIR": Setting(".", "folder of CsvPipeline's files"),
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
+    "MYSQL_HOST": Setting("localhost", "server of MysqlPipeline"),
+    "MYSQL_PORT": Setting(3306, "its port"),
+    "MYSQL_USER": Setting("root", "who asks"),
+    "MYSQL_PASSWORD": Setting("", "of that user"),
+    "MYSQL_DB": Setting("netspy", "database that has the tables"),
+    "MYSQL_POOL_SIZE": Setting(5, "connections at most"),
+    "MYSQL_UPDATE_ON_DUPLICATE": Setting(
+        True, "a row whose key is there overwrites its fields; False: it is refused"
+    ),
+    "POSTGRES_HOST": Setting("localhost", "server of PostgresPipeline"),
+    "POSTGRES_PORT": Setting(5432, "its port"),
+    "POSTGRES_USER": Setting("postgres", "who asks"),
+    "POSTGRES_PASSWORD": Setting("", "of that user"),
+    "POSTGRES_DB": Setting("netspy", "database that has the tables"),
+    "POSTGRES_POOL_SIZE": Setting(5, "connections at most"),
+    "POSTGRES_ON_CONFLICT": Setting(
+        "nothing", 'a row whose key is there: "nothing", "update" or "error"'
+    ),
+    "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
     "MONGO_URI": Setting("mongodb://localhost:27017", "server of MongoPipeline"),
     "MONGO_DB": Setting("netspy", "database of MongoPipeline"),
     "NETSPY_MONGO_UPSERT": Setting(

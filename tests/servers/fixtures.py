@@ -8,7 +8,9 @@ import pytest
 
 from tests.servers.elasticsearch import Elasticsearch
 from tests.servers.kafka import Kafka
+from tests.servers.mariadb import MariaDB
 from tests.servers.mongo import Mongo
+from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis
 
 if TYPE_CHECKING:
@@ -19,6 +21,20 @@ if TYPE_CHECKING:
 def redis_server() -> Iterator[Redis]:
     """A Redis that the whole run shares."""
     with Redis() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL that the whole run shares."""
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDB]:
+    """A MariaDB that the whole run shares."""
+    with MariaDB() as server:
         yield server
 
 
