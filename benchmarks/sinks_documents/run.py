@@ -15,6 +15,7 @@ the figures say little of others, and the ratios more. *CPU* is the processor ti
 used for it, as a share of the driver's: what the sink adds, however slow the server is.
 """
 
+# ruff: noqa: PLC0415 - a part that is left out needs no driver
 from __future__ import annotations
 
 import argparse

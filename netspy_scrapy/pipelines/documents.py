@@ -17,7 +17,7 @@ from netspy_scrapy.exceptions import PipelineError, SinkUnavailableError
 from netspy_scrapy.pipelines.sql import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from netspy_scrapy.pipelines.sql import Refused
     from netspy_scrapy.spiders.logger import SpiderLogger
@@ -171,17 +171,16 @@ def json_bytes(value: Any) -> bytes:
 
 def encode_rows(
     items: Sequence[Mapping[str, Any]], outcome: Outcome, skip: Collection[int] = ()
-) -> dict[int, bytes]:
-    """Return each row as JSON, by position; those that cannot be written are refused."""
-    rows = {}
+) -> Iterator[tuple[int, bytes]]:
+    """Yield each row as JSON, with its position; those that cannot be written are refused."""
     for position, item in enumerate(items):
-        if position in skip:
-            continue
-        try:
-            rows[position] = json_bytes(item)
-        except Exception as exc:  # noqa: BLE001 - a value's own methods may raise anything
-            outcome.refuse([position], f"{type(exc).__name__}: {exc}")
-    return rows
+        if position not in skip:
+            try:
+                row = json_bytes(item)
+            except Exception as exc:  # noqa: BLE001 - a value's own methods may raise anything
+                outcome.refuse([position], f"{type(exc).__name__}: {exc}")
+            else:
+                yield position, row
 
 
 def key_text(values: Sequence[Any], max_bytes: int = 0) -> str:

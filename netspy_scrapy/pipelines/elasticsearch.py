@@ -21,7 +21,7 @@ from netspy_scrapy.pipelines.documents import (
     missing_keys,
     quiet,
 )
-from netspy_scrapy.settings import read_bool, read_mapping, read_names, without_secrets
+from netspy_scrapy.settings import read_bool, read_mapping, read_names, read_number, without_secrets
 
 try:
     import elastic_transport
@@ -72,8 +72,8 @@ class ElasticsearchPipeline(BasePipeline):
     number takes a Decimal's text), bytes their text or base64, sets sorted lists, an Enum its
     value, items objects, NaN null. Lone surrogates are written out (``\udc80``).
 
-    Settings: ELASTICSEARCH_HOSTS, NETSPY_ELASTICSEARCH_OPTIONS, NETSPY_ELASTICSEARCH_UPSERT, and
-    those of every sink.
+    Settings: ELASTICSEARCH_HOSTS, NETSPY_ELASTICSEARCH_OPTIONS, NETSPY_ELASTICSEARCH_UPSERT,
+    NETSPY_SINK_TIMEOUT, and those of every sink.
     """
 
     wants_unique_keys: ClassVar[bool] = True
@@ -83,8 +83,6 @@ class ElasticsearchPipeline(BasePipeline):
     """Bytes of a request, unless one document is larger."""
     retry_delays: ClassVar[tuple[float, ...]] = (0.5, 1.0, 2.0)
     """Seconds before each further attempt with what the server was too busy for."""
-    answer_timeout: ClassVar[float] = 60.0
-    """Seconds to wait for an answer, unless the options say ``request_timeout``."""
 
     _client: Elasticsearch | None = None
 
@@ -109,7 +107,7 @@ class ElasticsearchPipeline(BasePipeline):
         outcome = Outcome()
         ids, _ = self._ids.of(items)
         actions: dict[int, _Action] = {}
-        for position, body in encode_rows(items, outcome).items():
+        for position, body in encode_rows(items, outcome):
             item = items[position]
             if has_key(item, keys):
                 target = {"_index": index, "_id": document_id(item, keys)}
@@ -134,7 +132,7 @@ class ElasticsearchPipeline(BasePipeline):
             if why:
                 outcome.refuse([position], why)
         actions: dict[int, _Action] = {}
-        for position, body in encode_rows(items, outcome, skip=set(outcome.refused)).items():
+        for position, body in encode_rows(items, outcome, skip=set(outcome.refused)):
             target = {
                 "_index": index,
                 "_id": document_id(items[position], update_keys),
@@ -149,7 +147,9 @@ class ElasticsearchPipeline(BasePipeline):
         hosts = read_names(self.settings, "ELASTICSEARCH_HOSTS", what="URLs")
         options = read_mapping(self.settings, "NETSPY_ELASTICSEARCH_OPTIONS")
         given: dict[str, Any] = {
-            "request_timeout": self.answer_timeout,
+            "request_timeout": read_number(
+                self.settings, "NETSPY_SINK_TIMEOUT", unit="seconds", minimum=0.1
+            ),
             # At once, so for other nodes only. Retries with pauses are made here.
             "max_retries": min(3, len(hosts) - 1), "retry_on_status": (), **options,
         }  # fmt: skip

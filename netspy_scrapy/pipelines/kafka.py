@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from netspy_scrapy.exceptions import ConfigError
@@ -28,7 +29,7 @@ except ImportError as exc:
     ) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from netspy_scrapy.pipelines.sql import Refused
 
@@ -120,12 +121,16 @@ class KafkaPipeline(BasePipeline):
         topic = self._destinations.of(table)
         keys = self.unique_keys if self._keys == [_UNIQUE] else self._keys
         outcome = Outcome()
-        messages: dict[int, _Message] = {}
-        for position, value in encode_rows(items, outcome).items():
-            row = items[position]
-            messages[position] = value, _key_of(row, keys) if has_key(row, keys) else None
         self._look_for_broker(topic, outcome)
-        self._send(topic, messages, outcome)
+        messages: dict[int, _Message] = {}
+
+        def encoded() -> Iterator[tuple[int, _Message]]:
+            # One by one, so that the producer sends while the next ones are written.
+            for position, value in encode_rows(items, outcome):
+                messages[position] = value, _key_of(items[position], keys) if keys else None
+                yield position, messages[position]
+
+        self._settle(topic, messages, self._deliver(topic, encoded()), outcome)
         return outcome.refused
 
     # Connection ---------------------------------------------------------------------------------
@@ -182,10 +187,14 @@ class KafkaPipeline(BasePipeline):
             raise outcome.unavailable(self._trouble or _text_of(exc)) from exc
 
     # Writing ------------------------------------------------------------------------------------
-    def _send(self, topic: str, messages: dict[int, _Message], outcome: Outcome) -> None:
-        if not messages:
-            return
-        errors = self._deliver(topic, messages)
+    def _settle(
+        self,
+        topic: str,
+        messages: dict[int, _Message],
+        errors: dict[int, KafkaError],
+        outcome: Outcome,
+    ) -> None:
+        """Sort out what came of *messages*, and divide those that were too large together."""
         outcome.stored.update(messages.keys() - errors.keys())
         late: dict[int, KafkaError] = {}
         together: dict[int, _Message] = {}
@@ -201,23 +210,39 @@ class KafkaPipeline(BasePipeline):
             first = next(iter(late.values()))
             # The error of the connection says more than "timed out", which follows from it.
             raise outcome.unavailable(self._trouble or _text_of(first), in_doubt=late)
-        if together:
-            pairs = list(together.items())
-            half = len(pairs) // 2 or 1
-            self._send(topic, dict(pairs[:half]), outcome)
-            self._send(topic, dict(pairs[half:]), outcome)
+        pairs = list(together.items())
+        half = len(pairs) // 2 or 1
+        for part in (dict(pairs[:half]), dict(pairs[half:])):
+            if part:
+                self._settle(topic, part, self._deliver(topic, part.items()), outcome)
 
-    def _deliver(self, topic: str, messages: dict[int, _Message]) -> dict[int, KafkaError]:
+    def _deliver(
+        self, topic: str, messages: Iterable[tuple[int, _Message]]
+    ) -> dict[int, KafkaError]:
         """Send *messages*; return the error of each that is not reported as written."""
         producer = self._producer
         assert producer is not None
         unknown = KafkaError(KafkaError._MSG_TIMED_OUT)  # noqa: SLF001
-        errors = dict.fromkeys(messages, unknown)
-        for position, (value, key) in messages.items():
+        errors: dict[int, KafkaError] = {}
+
+        def report(position: int, error: KafkaError | None, _: Any) -> None:
+            if error is None:
+                del errors[position]
+            else:
+                errors[position] = error
+
+        produce = producer.produce
+        for position, (value, key) in messages:
+            errors[position] = unknown
+            reported = partial(report, position)
             try:
-                self._produce(producer, topic, value, key, _report(errors, position))
-            except KafkaException as exc:
-                errors[position] = exc.args[0]
+                try:
+                    produce(topic, value, key, on_delivery=reported)
+                except BufferError:
+                    self._make_room(producer)
+                    produce(topic, value, key, on_delivery=reported)
+            except (BufferError, KafkaException) as exc:
+                errors[position] = exc.args[0] if isinstance(exc, KafkaException) else unknown
         if producer.flush(self._timeout + 5):
             # Reports that are still owed come now, and say that the messages were given up.
             producer.purge()
@@ -226,27 +251,12 @@ class KafkaPipeline(BasePipeline):
             self._producer = None  # it can do nothing more; the next attempt makes another
         return errors
 
-    def _produce(
-        self,
-        producer: Producer,
-        topic: str,
-        value: bytes,
-        key: bytes | None,
-        report: Callable[[KafkaError | None, Any], None],
-    ) -> None:
+    def _make_room(self, producer: Producer) -> None:
+        """Wait until reports have made room in librdkafka's queue."""
         until = time.monotonic() + self._timeout + 5
-        while True:
-            try:
-                producer.produce(topic, value, key, on_delivery=report)
-            except BufferError:
-                # librdkafka's queue is full: reports make room.
-                if time.monotonic() > until:
-                    full = KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001
-                    raise KafkaException(full) from None
-                producer.poll(0.1)
-            else:
-                producer.poll(0)
-                return
+        held = len(producer)
+        while len(producer) > held // 2 and time.monotonic() < until:
+            producer.poll(0.1)
 
 
 def topic_name_of(table: str) -> str:
@@ -258,22 +268,12 @@ def topic_name_of(table: str) -> str:
     return _NOT_IN_NAMES.sub("_", table)[:_MAX_NAME]
 
 
-def _key_of(row: Mapping[str, Any], keys: Sequence[str]) -> bytes:
+def _key_of(row: Mapping[str, Any], keys: Sequence[str]) -> bytes | None:
+    if not has_key(row, keys):
+        return None
     data = json_bytes(row[keys[0]] if len(keys) == 1 else [row[key] for key in keys])
     plain = json.loads(data)
     return plain.encode() if isinstance(plain, str) else data
-
-
-def _report(
-    errors: dict[int, KafkaError], position: int
-) -> Callable[[KafkaError | None, Any], None]:
-    def report(error: KafkaError | None, _: Any) -> None:
-        if error is None:
-            del errors[position]
-        else:
-            errors[position] = error
-
-    return report
 
 
 def _text_of(error: KafkaError | Exception) -> str:

@@ -15,7 +15,7 @@ from netspy_scrapy.items import fields_of
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.documents import Outcome, RowIds, has_key, missing_keys, quiet
 from netspy_scrapy.pipelines.sql import Adapter, escape_surrogates
-from netspy_scrapy.settings import read_bool, read_text, without_secrets
+from netspy_scrapy.settings import read_bool, read_number, read_text, without_secrets
 
 try:
     import bson
@@ -76,14 +76,13 @@ class MongoPipeline(BasePipeline):
     While the server is away the batch waits
     (:exc:`~netspy_scrapy.exceptions.SinkUnavailableError`). The connections are pymongo's pool.
 
-    Settings: MONGO_URI, MONGO_DB, NETSPY_MONGO_UPSERT, and those of every sink.
+    Settings: MONGO_URI (its time-outs go before ours), MONGO_DB, NETSPY_MONGO_UPSERT,
+    NETSPY_SINK_TIMEOUT, and those of every sink.
     """
 
     wants_unique_keys: ClassVar[bool] = True
     select_timeout: ClassVar[float] = 5.0
     """Seconds to look for a server, unless MONGO_URI says ``serverSelectionTimeoutMS``."""
-    answer_timeout: ClassVar[float] = 60.0
-    """Seconds to wait for an answer, unless MONGO_URI says ``socketTimeoutMS``."""
 
     _client: MongoClient[dict[str, Any]] | None = None
 
@@ -118,12 +117,13 @@ class MongoPipeline(BasePipeline):
         collection = self._collection(table)
         keys = tuple(self.unique_keys) if self._upserts else ()
         batch = _Batch(collection)
-        keyed = {n: item for n, item in enumerate(items) if has_key(item, keys)}
-        if keyed:
+        rows = dict(enumerate(items))
+        if keys:
+            keyed = {n: item for n, item in rows.items() if has_key(item, keys)}
             self._look_at_indexes(collection, keys)
             batch.upsert(keyed, keys)
-        if len(keyed) < len(items):
-            self._insert(batch, {n: item for n, item in enumerate(items) if n not in keyed})
+            rows = {n: item for n, item in rows.items() if n not in keyed}
+        self._insert(batch, rows)
         return batch.outcome.refused
 
     def update_items(
@@ -151,7 +151,7 @@ class MongoPipeline(BasePipeline):
             batch.insert(
                 # An _id of the row's own takes the place of ours.
                 {n: {"_id": one, **row} for (n, row), one in zip(rows.items(), ids, strict=True)},
-                own={n for n, row in rows.items() if "_id" not in row},
+                ids=dict(zip(positions, ids, strict=True)),
                 again={positions[n] for n in again},
             )
         except PipelineError:
@@ -161,7 +161,9 @@ class MongoPipeline(BasePipeline):
     def _timeouts(self, uri: str) -> dict[str, Any]:
         timeouts = {
             "serverSelectionTimeoutMS": self.select_timeout,
-            "socketTimeoutMS": self.answer_timeout,
+            "socketTimeoutMS": read_number(
+                self.settings, "NETSPY_SINK_TIMEOUT", unit="seconds", minimum=0.1
+            ),
         }
         named = uri.lower()
         return {
@@ -203,14 +205,16 @@ class _Batch:
         self.outcome = Outcome()
         self._collection = collection
         self._upserts = False
-        self._own: set[int] = set()
-        """Rows whose ``_id`` this process made."""
+        self._ids: dict[int, Any] = {}
+        """What this process made for rows that have no ``_id`` of their own."""
         self._again: set[int] = set()
         """Rows that an earlier attempt may have stored."""
 
-    def insert(self, rows: dict[int, dict[str, Any]], *, own: set[int], again: set[int]) -> None:
+    def insert(
+        self, rows: dict[int, dict[str, Any]], *, ids: dict[int, Any], again: set[int]
+    ) -> None:
         """Insert *rows*, all of which have an ``_id``."""
-        self._upserts, self._own, self._again = False, own, again
+        self._upserts, self._ids, self._again = False, ids, again
 
         def write(documents: list[dict[str, Any]]) -> None:
             self._collection.insert_many(documents, ordered=False)
@@ -325,7 +329,7 @@ class _Batch:
         key = error.get("keyPattern") or {}
         if list(key) != ["_id"] and "index: _id_ " not in error["errmsg"]:
             return False
-        if position in self._own:
+        if row["_id"] is self._ids.get(position):
             return True
         if position not in self._again:
             return False

@@ -28,7 +28,7 @@ from tests.pipelines.offering import away, offer, offer_until_taken, opened
 from tests.pipelines.values import odd_values
 from tests.servers.elasticsearch import Elasticsearch
 
-QUICK = {"retry_delays": (0.01, 0.02), "answer_timeout": 1.0}
+QUICK = {"retry_delays": (0.01, 0.02)}
 _numbers = count()
 
 
@@ -192,7 +192,11 @@ def test_kill_and_restart() -> None:
     with Elasticsearch() as server:
         if server.given:
             pytest.skip("a server that was given is not killed")
-        sink = opened(ElasticsearchPipeline, {"ELASTICSEARCH_HOSTS": server.url}, **QUICK)
+        sink = opened(
+            ElasticsearchPipeline,
+            {"ELASTICSEARCH_HOSTS": server.url, "NETSPY_SINK_TIMEOUT": 1},
+            **QUICK,
+        )
         rows = [{"n": n} for n in range(100)]
         assert offer(sink, "news", rows[:50]) == {}
         time.sleep(server.settling)
@@ -212,7 +216,11 @@ def test_frozen_server() -> None:
     with Elasticsearch() as server:
         if server.given:
             pytest.skip("a server that was given is not stopped")
-        sink = opened(ElasticsearchPipeline, {"ELASTICSEARCH_HOSTS": server.url}, **QUICK)
+        sink = opened(
+            ElasticsearchPipeline,
+            {"ELASTICSEARCH_HOSTS": server.url, "NETSPY_SINK_TIMEOUT": 1},
+            **QUICK,
+        )
         assert offer_until_taken(sink, "news", [{"n": 0}]) == {}
         rows = [{"n": 1}, {"n": 1}, {"n": 2}]
         server.freeze()

@@ -24,7 +24,7 @@ from tests.pipelines.offering import away, offer, offer_until_taken, opened
 from tests.pipelines.values import odd_values
 from tests.servers.mongo import Mongo
 
-FAST = {"select_timeout": 0.5, "answer_timeout": 1.0}
+FAST = {"select_timeout": 0.5}
 _numbers = count()
 
 
@@ -294,7 +294,11 @@ def test_kill_and_restart() -> None:
     with Mongo() as server:
         if server.given:
             pytest.skip("a server that was given is not killed")
-        sink = opened(MongoPipeline, {"MONGO_URI": server.url, "MONGO_DB": "t"}, **FAST)
+        sink = opened(
+            MongoPipeline,
+            {"MONGO_URI": server.url, "MONGO_DB": "t", "NETSPY_SINK_TIMEOUT": 1},
+            **FAST,
+        )
         rows = [{"n": n} for n in range(100)]
         assert offer(sink, "news", rows[:50]) == {}
         server.kill()
@@ -315,7 +319,11 @@ def test_frozen_server() -> None:
     with Mongo() as server:
         if server.given:
             pytest.skip("a server that was given is not stopped")
-        sink = opened(MongoPipeline, {"MONGO_URI": server.url, "MONGO_DB": "t"}, **FAST)
+        sink = opened(
+            MongoPipeline,
+            {"MONGO_URI": server.url, "MONGO_DB": "t", "NETSPY_SINK_TIMEOUT": 1},
+            **FAST,
+        )
         assert offer(sink, "news", [{"n": 0}]) == {}
         rows = [{"n": 1}, {"n": 2}]
         server.freeze()
