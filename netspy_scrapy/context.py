@@ -17,6 +17,7 @@ from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
+from netspy_scrapy.receipts import Receipts
 from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.pipelines.batcher import Storage
+    from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ class CrawlContext:
         """Whether rows could be neither stored nor dumped."""
         self.from_scheduler: WeakSet[Request] = WeakSet()
         """Requests that our scheduler handed out, and so takes back when they must wait."""
+        self.replay_order: ReplayOrder | None = None
+        """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 
@@ -96,7 +100,7 @@ class CrawlContext:
     @cached_property
     def request_dump(self) -> RequestDump:
         """Where requests go that failed for good, or were not done at a stop."""
-        dump = RequestDump(self.dump_settings.request_path, self.crawler)
+        dump = RequestDump(self.dump_settings.request_path, self.crawler, self.mark_rose)
         self.crawler.signals.connect(dump.close, signals.spider_closed, weak=False)
         return dump
 
@@ -104,6 +108,21 @@ class CrawlContext:
     def failures(self) -> Failures:
         """The one place that counts and dumps what failed or was dropped."""
         return Failures(self)
+
+    @cached_property
+    def receipts(self) -> Receipts:
+        """What tells when a page's outcome is safe; asking for it switches it on for the crawl."""
+        return Receipts(self)
+
+    @property
+    def receipts_in_use(self) -> Receipts | None:
+        """The receipts, if a feature has asked for them."""
+        return self.politeness.receipts
+
+    def mark_rose(self) -> None:
+        """Note that more rows or dump lines are durable."""
+        if self.receipts_in_use is not None:
+            self.receipts.look()
 
     @cached_property
     def politeness(self) -> Politeness:
@@ -132,6 +151,7 @@ class CrawlContext:
             dump=self.item_dump,
             stats=self.stats,
             on_stuck=self._on_stuck,
+            on_mark=self.mark_rose,
             opener=opener,
         )
 

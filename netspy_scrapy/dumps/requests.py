@@ -24,6 +24,8 @@ from netspy_scrapy.http.request import NETSPY_PRIORITY
 from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
@@ -44,6 +46,8 @@ def request_record(
     state["callback"] = callback_name(request.callback, spider)
     state["errback"] = callback_name(request.errback, spider)
     meta = request.meta
+    asked = meta.get(metakeys.RENDER)
+    render = asked if isinstance(asked, dict) else {}
     kwargs = dict(getattr(request, "requests_kwargs", None) or {})
     if not hasattr(request, "requests_kwargs"):
         if request.headers:
@@ -63,8 +67,8 @@ def request_record(
         "retry_times": meta.get("retry_times", 0),
         "filter_repeat": not request.dont_filter,
         "render": bool(meta.get(metakeys.RENDER)),
-        "wait_for": getattr(request, "wait_for", None),
-        "render_time": getattr(request, "render_time", None),
+        "wait_for": render.get("wait_for"),
+        "render_time": render.get("time"),
         "cb_kwargs": request.cb_kwargs,
         "requests_kwargs": kwargs,
         "custom": getattr(request, "custom", {}),
@@ -98,8 +102,15 @@ def callback_name(callback: Any, spider: Spider) -> str | None:
 class RequestDump:
     """Writes the lines of a crawl: collected on the event loop, appended in a thread."""
 
-    def __init__(self, path: str, crawler: Crawler) -> None:
+    def __init__(self, path: str, crawler: Crawler, on_mark: Callable[[], None]) -> None:
         self.path = path
+        self.accepted = 0
+        """How many lines it took."""
+        self.mark = 0
+        """How many of them, from the first on, are in the file."""
+        self._on_mark = on_mark
+        self._is_broken = False
+        """Whether a line was lost: from then on the mark does not rise."""
         self._file = DumpFile(path)
         self._crawler = crawler
         self._lines: list[str] = []
@@ -108,6 +119,7 @@ class RequestDump:
 
     def add(self, request: Request, *, reason: str, status: int | None = None) -> None:
         """Take *request*; its line is written soon, at the latest by :meth:`close`."""
+        self.accepted += 1
         spider = self._crawler.spider
         assert spider is not None
         try:
@@ -118,6 +130,7 @@ class RequestDump:
             stats = self._crawler.stats
             assert stats is not None
             stats.inc_value(keys.REQUESTS_LOST)
+            self._is_broken = True
             logger.exception("LOST: %s cannot be dumped", shown(request))
             return
         if replaced:
@@ -163,17 +176,22 @@ class RequestDump:
 
     async def _write(self) -> None:
         lines, self._lines = self._lines, []
+        number = self.accepted
         stats = self._crawler.stats
         assert stats is not None
         try:
             await asyncio.to_thread(self._file.append, lines)
         except DumpError as exc:
+            self._is_broken = True
             stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all
                 "LOST: %d failed requests could not be written: %s", len(lines), exc
             )
         else:
             stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
+            if not self._is_broken:
+                self.mark = number
+                self._on_mark()
         finally:
             self._task = None
             if self._lines:

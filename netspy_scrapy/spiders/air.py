@@ -187,11 +187,20 @@ class AirSpider(scrapy.Spider):
             self.netspy_loop.call_soon_threadsafe(_scrapy.close_spider, self.crawler, "stopped")
 
     # What the crawl calls ------------------------------------------------------------------------
+    def netspy_begin(self) -> None:
+        """Call ``start_callback``, once, before anything is fetched."""
+        if self.netspy_loop is None:
+            self.netspy_loop = asyncio.get_running_loop()
+            try:
+                self.start_callback()
+            except Exception as exc:
+                self.netspy_start_error = exc
+                raise
+
     async def netspy_start(self) -> AsyncIterator[Any]:
         """Yield the first requests as Scrapy takes them."""
-        self.netspy_loop = asyncio.get_running_loop()
+        self.netspy_begin()
         try:
-            self.start_callback()
             output = self.netspy_output(self.start_requests(), "start_requests")
             if inspect.isawaitable(output):
                 output = await output
