@@ -169,7 +169,7 @@ class MongoPipeline(BasePipeline):
         return {
             name: int(seconds * 1000)
             for name, seconds in timeouts.items()
-            if name.lower() not in named and "timeoutms=" not in re.split(r"[?&]", named)
+            if f"{name.lower()}=" not in named
         }
 
     def _collection(self, table: str) -> Collection[dict[str, Any]]:
