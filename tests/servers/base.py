@@ -105,6 +105,8 @@ class Server(ABC):
         """Let the server hang with its connections open (SIGSTOP)."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        # On a busy machine a thread may serve one more request before it stops.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""
