@@ -10,6 +10,8 @@
     ├── PipelineError          a sink cannot do what it was asked
     │   ├── UpdateNotSupportedError
     │   └── SinkUnavailableError    raised by sinks: the server is away, the rows wait
+    ├── RedisFailedError       Redis did not carry out a command
+    │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
@@ -17,7 +19,9 @@
     ├── CutOffError            a download took too long after a stop (also an IgnoreRequest)
     ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
-    │   └── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
+    │   ├── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
+    │   ├── ResponseTooLargeError     the body is over MAX_RESPONSE_SIZE (also an IgnoreRequest)
+    │   └── ContentTypeRejectedError  not one of ALLOWED_CONTENT_TYPES (also an IgnoreRequest)
     ├── ValidationError        raised by users in ``validate``: fetch the page again
     └── NotRetryError          raised by users: give the page up, without counting a failure
 """
@@ -70,6 +74,14 @@ class PipelineError(NetspyError):
 
 class UpdateNotSupportedError(PipelineError):
     """The sink stores new rows only (CSV, Kafka)."""
+
+
+class RedisFailedError(NetspyError):
+    """Redis did not carry out a command; the message says why, without a password."""
+
+
+class RedisAwayError(RedisFailedError):
+    """Redis cannot be reached, or cannot serve now."""
 
 
 class SinkUnavailableError(PipelineError):
@@ -161,6 +173,32 @@ class RenderError(ResponseError, OSError):
 
     It is an OSError, and so retried like other failed downloads.
     """
+
+
+class ResponseTooLargeError(ResponseError, IgnoreRequest):
+    """The body is larger than allowed: a failure, without another attempt.
+
+    ``setting`` is what sets the limit, ``limit`` its value in bytes.
+    """
+
+    def __init__(self, setting: str, limit: int, seen: str) -> None:
+        super().__init__(f"the body is larger than {setting} = {limit} bytes: {seen}")
+        self.setting = setting
+        self.limit = limit
+
+
+class ContentTypeRejectedError(ResponseError, IgnoreRequest):
+    """The answer is not of an allowed type: it is dropped, and no failure.
+
+    ``content_type`` is what the site said, ``setting`` is what allows types.
+    """
+
+    cause = "content_type"
+
+    def __init__(self, setting: str, content_type: str) -> None:
+        super().__init__(f"Content-Type {content_type!r} is not one of {setting}")
+        self.setting = setting
+        self.content_type = content_type
 
 
 class AntiBotError(ResponseError):

@@ -130,6 +130,13 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     if requests:
         path = context.dump_settings.request_path
         steps.append(f"{requests} requests in {path}: netspy-retry --requests fetches them")
+    unfiltered, unrecorded = stats.get(keys.UNFILTERED_BATCHES), stats.get(keys.FILTER_DEGRADED)
+    if unfiltered:
+        steps.append(
+            f"the item filter was down: {unfiltered} batches may hold rows that were stored before"
+        )
+    if unrecorded:
+        steps.append(f"{unrecorded} fingerprints were not kept: a later run does not know them")
     lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.dumps.items import ItemDump
-    from netspy_scrapy.pipelines.rows import Row
+    from netspy_scrapy.pipelines.rows import Row, Settlement
     from netspy_scrapy.settings import SinkSettings
+
+    #: Finds out which items are duplicates; see ItemFilter.ask.
+    Ask = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,7 @@ class Batcher:
         on_stuck: Callable[[], None],
         on_mark: Callable[[], None],
         opener: Callable[[], Any] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.accepted = 0
         self.mark = 0
@@ -96,6 +100,7 @@ class Batcher:
         self._on_stuck = on_stuck
         self._on_mark = on_mark
         self._opener = opener
+        self._ask = ask
         self._groups: list[_Group] = []
         self._writing: list[_Group] = []
         """What the present flush has not written yet."""
@@ -281,12 +286,15 @@ class Batcher:
         self._rows_in_flight, self._rows = self._rows, 0
         self._bytes_in_flight, self._bytes = self._bytes, 0
         size = self._settings.batch_size
-        self._writing = [
-            group.part(group.rows[start : start + size])
-            for group in groups
-            for start in range(0, len(group.rows), size)
-        ]
+        self._writing = groups
         try:
+            if self._ask is not None:
+                await self._leave_out_duplicates(groups, self._ask)
+            self._writing = [
+                group.part(group.rows[start : start + size])
+                for group in groups
+                for start in range(0, len(group.rows), size)
+            ]
             while self._writing:
                 part = self._writing[0]
                 await self._write(part)
@@ -300,6 +308,17 @@ class Batcher:
         finally:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()
+
+    async def _leave_out_duplicates(self, groups: list[_Group], ask: Ask) -> None:
+        """Ask the item filter once for all rows, and take out those that it knows."""
+        rows = [row for group in groups for row in group.rows]
+        await ask([row.settlement for row in rows if row.settlement is not None])
+        for group in groups:
+            fresh = [row for row in group.rows if not (row.settlement and row.settlement.duplicate)]
+            self._rows_in_flight -= len(group.rows) - len(fresh)
+            group.rows = fresh
+        self._bytes_in_flight = sum(row.weight for group in groups for row in group.rows)
+        self._release()
 
     def _release(self) -> None:
         if not self.is_full:
