@@ -290,6 +290,23 @@ def watch_closing(crawler: Crawler, closing: Callable[[], None]) -> None:
     slot.close = watched
 
 
+def watch_dropped(crawler: Crawler, dropped: Callable[[Request], None]) -> None:
+    """Call *dropped* with each request that the engine is through with: callback, items and all.
+
+    No signal covers all the cases.
+    """
+    slot = _slot(crawler)
+    remove = slot.remove_request
+
+    def watched(request: Request) -> None:
+        try:
+            dropped(request)
+        finally:
+            remove(request)
+
+    slot.remove_request = watched
+
+
 def start_is_exhausted(crawler: Crawler) -> bool:
     """Tell whether ``start()`` has yielded all it had."""
     engine = engine_of(crawler)

@@ -17,6 +17,7 @@ from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
+from netspy_scrapy.receipts import Receipts
 from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class CrawlContext:
             self.sink_settings,
             ItemFilter.from_crawler(self.crawler) if dedup.items else None,
         )
+
+    @cached_property
+    def receipts(self) -> Receipts:
+        """What tells when the outcome of a request is safe."""
+        return Receipts(lambda: [*self.intake.batchers, self.request_dump])
 
     def new_batcher(
         self, sink: Storage, name: str, path: str, opener: Callable[[], Any] | None = None

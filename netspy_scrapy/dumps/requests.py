@@ -100,6 +100,10 @@ class RequestDump:
 
     def __init__(self, path: str, crawler: Crawler) -> None:
         self.path = path
+        self.accepted = 0
+        """How many lines were taken."""
+        self.mark = 0
+        """The number up to which every line is in the file, or is known to be lost."""
         self._file = DumpFile(path)
         self._crawler = crawler
         self._lines: list[str] = []
@@ -127,6 +131,7 @@ class RequestDump:
                 ", ".join(replaced),
             )
         self._lines.append(line)
+        self.accepted += 1
         if len(self._lines) >= _BATCH:
             self._start()
         elif self._timer is None:
@@ -163,6 +168,7 @@ class RequestDump:
 
     async def _write(self) -> None:
         lines, self._lines = self._lines, []
+        number = self.accepted
         stats = self._crawler.stats
         assert stats is not None
         try:
@@ -175,6 +181,7 @@ class RequestDump:
         else:
             stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
         finally:
+            self.mark = number
             self._task = None
             if self._lines:
                 self._start()

@@ -67,15 +67,14 @@ class Intake:
             crawler.signals.connect(self._abandoned, signals.item_error)
 
     @property
-    def sinks(self) -> list[BasePipeline]:
-        """All sinks of the crawl, those that items named included."""
-        return [*self._sinks, *self._extra.values()]
-
-    @property
     def batchers(self) -> list[Batcher]:
         """The batches of all sinks, and of rows that never reach one."""
-        mine = [] if self._dumping is None else [self._dumping]
-        return [sink.batcher for sink in self.sinks] + mine
+        found = [sink.batcher for sink in self._sinks]
+        if self._extra:
+            found += [sink.batcher for sink in self._extra.values()]
+        if self._dumping is not None:
+            found.append(self._dumping)
+        return found
 
     @property
     def _stats(self) -> StatsCollector:
