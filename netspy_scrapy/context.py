@@ -13,6 +13,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
+from netspy_scrapy.escapes import Escapes
 from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
@@ -120,6 +121,11 @@ class CrawlContext:
             self.sink_settings,
             ItemFilter.from_crawler(self.crawler) if dedup.items else None,
         )
+
+    @cached_property
+    def escapes(self) -> Escapes:
+        """What makes failures of whatever user code raises."""
+        return Escapes(self.crawler)
 
     @cached_property
     def receipts(self) -> Receipts:

@@ -12,6 +12,7 @@ from scrapy.exceptions import IgnoreRequest, NotConfigured
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.domains import domain_of
 from netspy_scrapy.exceptions import HookError
 from netspy_scrapy.http.request import Request
@@ -59,6 +60,7 @@ class FacadeMiddleware:
         if not issubclass(crawler.spidercls, AirSpider):
             raise NotConfigured
         self._crawler = crawler
+        self._escapes = CrawlContext.of(crawler).escapes
         settings = crawler.settings
         self._random_agent = read_bool(settings, "RANDOM_USER_AGENT") and not (
             user_set(settings, "USER_AGENT") and not user_set(settings, "RANDOM_USER_AGENT")
@@ -115,7 +117,7 @@ class FacadeMiddleware:
     def _call(self, midware: Callable[[Request], Any], request: Request) -> Any:
         request.unseal()
         try:
-            return midware(request)
+            return self._escapes.call(midware, request)
         except IgnoreRequest:
             raise
         except Exception as exc:
@@ -123,7 +125,7 @@ class FacadeMiddleware:
 
     async def _finish_later(self, request: Request, answer: Any) -> Request | None:
         try:
-            given = await answer
+            given = await self._escapes.awaited(answer)
         except Exception as exc:
             raise HookError(f"download_midware raised {type(exc).__name__}: {exc}") from exc
         self._take(request, given)

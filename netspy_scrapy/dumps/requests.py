@@ -19,6 +19,7 @@ from netspy_scrapy.dumps.classes import class_name
 from netspy_scrapy.dumps.codec import encode_line_lossy
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.dumps.items import now
+from netspy_scrapy.escapes import in_thread
 from netspy_scrapy.exceptions import DumpError
 from netspy_scrapy.http.request import NETSPY_PRIORITY
 from netspy_scrapy.logs import shown
@@ -172,7 +173,7 @@ class RequestDump:
         stats = self._crawler.stats
         assert stats is not None
         try:
-            await asyncio.to_thread(self._file.append, lines)
+            await in_thread(self._file.append, lines)
         except DumpError as exc:
             stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all

@@ -11,6 +11,7 @@ from scrapy import signals
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.settings import RuntimeSettings
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class Runtime:
     def spider_opened(self) -> None:
         """Start the clock."""
         _scrapy.watch_closing(self._crawler, self._closing)
+        pipelines = _scrapy.item_pipelines(self._crawler)
+        foreign = any(not isinstance(one, BasePipeline) for one in pipelines)
+        self._context.escapes.guard(items=foreign)
         atexit.register(self.last_words)
         if self._settings.max_runtime > 0:
             self._later(self._settings.max_runtime, self._time_is_up)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.dumps.items import ItemRecord, now
+from netspy_scrapy.escapes import as_exception, in_thread
 from netspy_scrapy.exceptions import DumpError
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ class Batcher:
             self._record(group, group.rows[position], why) for position, why in refused.items()
         ]
         try:
-            notes = await asyncio.to_thread(self._dump.append, records)
+            notes = await in_thread(self._dump.append, records)
         except DumpError as exc:
             part = group.part([group.rows[position] for position in refused])
             self.stuck.append((part, dict(enumerate(refused.values()))))
@@ -349,13 +350,18 @@ async def store(
 
 async def call(function: Callable[..., Any], *args: Any) -> Any:
     """Call a sink's method: a coroutine function here, any other in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args)
-    result = await asyncio.to_thread(function, *args)
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        # Nothing of it has run, and as an answer it would count as true.
-        raise TypeError(f"{getattr(function, '__qualname__', function)} must return, not yield")
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args)
+        result = await in_thread(function, *args)
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            # Nothing of it has run, and as an answer it would count as true.
+            raise TypeError(f"{getattr(function, '__qualname__', function)} must return, not yield")
+        return await result if inspect.isawaitable(result) else result
+    except Exception:
+        raise
+    except BaseException as exc:
+        raise as_exception(exc) from exc
 
 
 def refused_rows(answer: Any, count: int, what: str) -> Refused:

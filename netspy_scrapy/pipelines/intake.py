@@ -144,8 +144,8 @@ class Intake:
         self._stats.inc_value(keys.ITEMS)
         try:
             row, update = self._build(item)
-        except Exception as exc:  # noqa: BLE001 - pre_to_db is the user's
-            self._refuse(item, exc)
+        except BaseException as exc:  # noqa: BLE001 - pre_to_db is the user's
+            self._refuse(item, self._context().escapes.failure(exc))
             return None
         filtered = self._filter if isinstance(item, Item) else None
         mark = b""

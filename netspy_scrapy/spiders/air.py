@@ -15,6 +15,7 @@ from scrapy import signals
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import (
+    EscapedError,
     HookError,
     HttpStatusError,
     NotRetryError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from typing_extensions import Self
 
+    from netspy_scrapy.escapes import Escapes
 
 _PLAIN_HOOKS = ("validate", "exception_request", "failed_request", "start_callback", "end_callback")
 
@@ -67,7 +69,7 @@ class AirSpider(scrapy.Spider):
     netspy_active = False
     """Whether a crawl is running this instance, so that ``start()`` is Scrapy's to call."""
 
-    netspy_start_error: Exception | None = None
+    netspy_start_error: BaseException | None = None
     """What ``start_callback`` or ``start_requests`` raised."""
 
     netspy_loop: asyncio.AbstractEventLoop | None = None
@@ -191,10 +193,13 @@ class AirSpider(scrapy.Spider):
         """Yield the first requests as Scrapy takes them."""
         self.netspy_loop = asyncio.get_running_loop()
         try:
-            self.start_callback()
-            output = self.netspy_output(self.start_requests(), "start_requests")
+            escapes = self.netspy_escapes
+            escapes.call(self.start_callback)
+            given = escapes.call(self.start_requests)
+            output = self.netspy_output(given, "start_requests")
             if inspect.isawaitable(output):
-                output = await output
+                output = await escapes.awaited(output)
+            output = escapes.output(output)
             if hasattr(output, "__aiter__"):
                 async for one in output:
                     yield one
@@ -202,7 +207,7 @@ class AirSpider(scrapy.Spider):
                 for one in output:
                     yield one
         except Exception as exc:
-            self.netspy_start_error = exc
+            self.netspy_start_error = exc.raised if isinstance(exc, EscapedError) else exc
             raise
 
     def netspy_closed(self) -> None:
@@ -210,9 +215,14 @@ class AirSpider(scrapy.Spider):
         self.netspy_active = False
         self.netspy_loop = None
         try:
-            self.end_callback()
+            self.netspy_escapes.call(self.end_callback)
         except Exception:
             self.logger.exception("end_callback raised")
+
+    @property
+    def netspy_escapes(self) -> Escapes:
+        """What makes failures of whatever this spider's code raises."""
+        return CrawlContext.of(self.crawler).escapes
 
     def netspy_output(self, output: Any, where: str) -> Any:
         """Convert what a callback gave: requests are sealed, callables called."""
@@ -244,7 +254,10 @@ class AirSpider(scrapy.Spider):
                 again.__dict__.update(view(response.request).custom)
         try:
             seen: Any = again
-            self.exception_request(seen, Response.of(response, seen), _cause(response, exception))
+            self.netspy_escapes.call(
+                self.exception_request, seen, Response.of(response, seen),
+                _cause(response, exception),
+            )  # fmt: skip
         except Exception:
             self.logger.exception("exception_request raised")
         if isinstance(again, Request):
@@ -258,11 +271,11 @@ class AirSpider(scrapy.Spider):
             return
         try:
             if response is not None and response.request is request:
-                answer = self.failed_request(*views(response))
+                seen: tuple[Any, ...] = views(response)
             else:
-                seen = view(request)
-                answer = self.failed_request(seen, Response.of(response, seen))
-            yield from self._converted(answer, "failed_request")
+                seen = view(request), Response.of(response, view(request))
+            answer = self.netspy_escapes.call(self.failed_request, *seen)
+            yield from self.netspy_escapes.output(self._converted(answer, "failed_request"))
         except Exception:
             self.logger.exception("failed_request raised")
 

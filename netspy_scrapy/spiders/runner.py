@@ -132,6 +132,9 @@ class _Run:
             if runtime is not None:
                 runtime.last_words()
             raise KeyboardInterrupt
+        raised = CrawlContext.of(crawler).escapes.exit
+        if raised is not None:
+            raise raised
         if self._spider.netspy_start_error is not None:
             raise self._spider.netspy_start_error
         _raise_if_lost(crawler)
