@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from scrapy import Request, signals
@@ -278,16 +279,30 @@ def requests_under_way(crawler: Crawler) -> list[Request]:
     return [] if engine is None else list(engine.downloader.active)
 
 
-def watch_closing(crawler: Crawler, closing: Callable[[], None]) -> None:
-    """Call *closing* once the spider is being closed, for whatever reason. No signal says so."""
-    slot = _slot(crawler)
-    close = slot.close
+def watch_closing(crawler: Crawler, closing: Callable[[str], None]) -> None:
+    """Call *closing* with the reason once the spider is being closed. No signal says so.
 
-    async def watched() -> None:
-        closing()
-        await close()
+    Who closes it again waits until it is closed. In Scrapy a stop while the pipelines close goes
+    on at once, and the crawl ends with the last batch half written.
+    """
+    engine: Any = engine_of(crawler)
+    close = engine.close_spider_async
+    inside: ContextVar[bool] = ContextVar("netspy_closing", default=False)
+    first: asyncio.Future[None] | None = None
 
-    slot.close = watched
+    async def run(reason: str) -> None:
+        inside.set(True)
+        await close(reason=reason)
+
+    async def watched(*, reason: str = "cancelled") -> None:
+        nonlocal first
+        if first is None:
+            closing(reason)
+            first = asyncio.ensure_future(run(reason))
+        if not inside.get():  # else it would wait for itself
+            await asyncio.shield(first)
+
+    engine.close_spider_async = watched
 
 
 def watch_dropped(crawler: Crawler, dropped: Callable[[Request], None]) -> None:

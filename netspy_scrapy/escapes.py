@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
+from contextlib import suppress
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from scrapy.http import Response
@@ -51,7 +54,12 @@ def _is_being_cancelled() -> bool:
 
 
 async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function that blocks in a thread, and return or raise what it does."""
+    """Call a function that blocks in a thread, and return or raise what it does.
+
+    The thread is a daemon: one that hangs for ever does not keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def run() -> None:
@@ -60,12 +68,24 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
         except BaseException as exc:  # noqa: BLE001 - a future cannot carry all of them
             outcome.append((None, exc))
 
+    def finish() -> None:
+        if not done.done():  # else nobody waits any more
+            done.set_result(None)
+
+    def run_in_thread() -> None:
+        run()
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(finish)
+
+    context = copy_context()
+    name = f"netspy-{getattr(function, '__name__', 'call')}"
+    thread = threading.Thread(target=context.run, args=(run_in_thread,), name=name, daemon=True)
     try:
-        await asyncio.to_thread(run)
-    except RuntimeError:
-        # The main thread is at its end, and Python starts no thread any more.
-        if not outcome:
-            run()
+        thread.start()
+    except RuntimeError:  # the main thread is at its end, and Python starts no thread any more
+        run()
+    else:
+        await done
     result, exc = outcome[0]
     if exc is not None:
         raise as_exception(exc) from exc

@@ -131,7 +131,8 @@ class BasePipeline:
                 if self._is_first:
                     await CrawlContext.of(self.crawler).intake.close_extra_sinks()
         finally:
-            await call(self.close)
+            if not self.batcher.is_given_up:  # it hangs
+                await call(self.close)
 
     # Own methods -------------------------------------------------------------------------------
     def take(self, row: Row) -> Any:

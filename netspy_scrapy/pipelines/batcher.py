@@ -83,6 +83,8 @@ class Batcher:
         self.mark = 0
         self.stuck: list[tuple[_Group, Refused]] = []
         """Rows that could be neither stored nor dumped, tried once more at the close."""
+        self.is_given_up = False
+        """Whether the sink hangs, and what it held is dumped."""
         self._sink = sink
         self.name = name
         self._path = path
@@ -154,7 +156,7 @@ class Batcher:
             if self._task is None:
                 self._start()
             assert self._task is not None
-            await asyncio.shield(self._task)
+            await asyncio.wait({self._task})
         stuck, self.stuck = self.stuck, []
         for group, _ in stuck:
             await self._write(group, again=True)
@@ -189,6 +191,15 @@ class Batcher:
                 logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
                 return 0
         return len(records)
+
+    def give_up(self) -> int:
+        """Dump all that is held, do not wait for the sink any more, return how many rows it was."""
+        self.is_given_up = True
+        rows = self.dump_now()
+        self._rows = self._bytes = 0
+        if self._task is not None:
+            self._task.cancel()
+        return rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
         return ItemRecord(

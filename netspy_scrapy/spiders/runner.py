@@ -14,6 +14,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from signal import default_int_handler
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.crawler import AsyncCrawlerRunner
@@ -75,6 +76,7 @@ class _Run:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._runner: AsyncCrawlerRunner | None = None
+        self._crawler: Crawler | None = None
         self._is_cut = False
         """Whether a second signal came."""
 
@@ -89,6 +91,9 @@ class _Run:
         restore = self._install_signal_handlers()
         try:
             loop.run_until_complete(self._crawl())
+        except BaseException:
+            self._last_words()  # a KeyboardInterrupt may come from the midst of the loop
+            raise
         finally:
             restore()
 
@@ -114,7 +119,7 @@ class _Run:
 
     async def _crawl(self) -> None:
         self._runner = AsyncCrawlerRunner(self._settings)
-        crawler = self._runner.create_crawler(type(self._spider))
+        crawler = self._crawler = self._runner.create_crawler(type(self._spider))
         if crawler.settings["LOG_FILE"]:
             Path(crawler.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
         configure_logging(crawler.settings)
@@ -128,9 +133,6 @@ class _Run:
         finally:
             self._spider.netspy_active = False
         if self._is_cut:
-            runtime = crawler.get_extension(Runtime)
-            if runtime is not None:
-                runtime.last_words()
             raise KeyboardInterrupt
         raised = CrawlContext.of(crawler).escapes.exit
         if raised is not None:
@@ -138,6 +140,12 @@ class _Run:
         if self._spider.netspy_start_error is not None:
             raise self._spider.netspy_start_error
         _raise_if_lost(crawler)
+
+    def _last_words(self) -> None:
+        with suppress(RuntimeError):  # the crawl had no extensions yet
+            runtime = self._crawler.get_extension(Runtime) if self._crawler is not None else None
+            if runtime is not None:
+                runtime.last_words()
 
     # Stopping ------------------------------------------------------------------------------------
     def _install_signal_handlers(self) -> Any:
@@ -156,6 +164,8 @@ class _Run:
     def _on_second_signal(self, number: int, _frame: FrameType | None) -> None:
         self._say("Received %s again: stopping at once", signal_names[number])
         self._is_cut = True
+        # Where a callback blocks the loop, only an exception in it ends the process.
+        _scrapy.restore_handlers(dict.fromkeys(_scrapy.shutdown_handlers(), default_int_handler))
         if self._loop is not None and self._task is not None:
             self._loop.call_soon_threadsafe(self._task.cancel)
 
