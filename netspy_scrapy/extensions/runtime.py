@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from scrapy import signals
@@ -43,6 +44,7 @@ class Runtime:
         self._settings = RuntimeSettings.from_settings(crawler.settings)
         self._timers: list[asyncio.TimerHandle] = []
         self._is_open = False
+        self._process = os.getpid()
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
@@ -72,7 +74,7 @@ class Runtime:
     def last_words(self) -> None:
         """Dump what would be lost with the process, if the crawl was not closed."""
         atexit.unregister(self.last_words)
-        if not self._is_open:
+        if not self._is_open or os.getpid() != self._process:  # a fork holds copies only
             return
         self._is_open = False
         rows = sum(batcher.dump_now() for batcher in self._context.intake.batchers)

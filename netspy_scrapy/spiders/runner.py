@@ -26,6 +26,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError, SinkFailedError, SpiderError
 from netspy_scrapy.extensions.runtime import Runtime
+from netspy_scrapy.spiders import host
 from netspy_scrapy.spiders.setup import translated
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ def run(spider: AirSpider) -> None:
     if _is_being_imported_to_run():
         logger.debug("%s.start() is left to the command that runs it", type(spider).__name__)
         return
+    if host.is_within_a_crawl():
+        raise SpiderError(
+            f"{type(spider).__name__}.start() is called by the code of a spider that is running: "
+            "it would wait for itself. Call it after that start()"
+        )
     if _loop_is_running():
         _Run(spider).in_thread()
     else:
@@ -73,7 +79,7 @@ class _Run:
         self._settings.setdict(translated(spider.netspy_arguments), "cmdline")
         if not self._settings.getbool("TWISTED_REACTOR_ENABLED", True):
             raise ConfigError("TWISTED_REACTOR_ENABLED", False, "True for MySpider().start()")
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._runner: AsyncCrawlerRunner | None = None
         self._crawler: Crawler | None = None
@@ -82,15 +88,9 @@ class _Run:
 
     def here(self) -> None:
         """Run in this thread."""
-        loop = self._loop = _scrapy.reactor_loop(self._settings)
-        if loop.is_running():
-            raise SpiderError(
-                "a crawl is running in this process: start() cannot be called within it"
-            )
-        asyncio.set_event_loop(loop)
         restore = self._install_signal_handlers()
         try:
-            loop.run_until_complete(self._crawl())
+            host.run(self, self._settings)
         except BaseException:
             self._last_words()  # a KeyboardInterrupt may come from the midst of the loop
             raise
@@ -113,11 +113,12 @@ class _Run:
             try:
                 thread.join()
             except KeyboardInterrupt:
-                self._stop()
+                self.stop()
         if failure:
             raise failure[0]
 
-    async def _crawl(self) -> None:
+    async def crawl(self) -> None:
+        """Crawl until done."""
         self._runner = AsyncCrawlerRunner(self._settings)
         crawler = self._crawler = self._runner.create_crawler(type(self._spider))
         if crawler.settings["LOG_FILE"]:
@@ -159,24 +160,26 @@ class _Run:
         name = signal_names[number]
         install_shutdown_handlers(cast("Any", self._on_second_signal))
         self._say("Received %s: stopping. Send it again to stop at once", name)
-        self._stop()
+        for one in host.all_runs():
+            one.stop()
 
     def _on_second_signal(self, number: int, _frame: FrameType | None) -> None:
         self._say("Received %s again: stopping at once", signal_names[number])
         self._is_cut = True
         # Where a callback blocks the loop, only an exception in it ends the process.
         _scrapy.restore_handlers(dict.fromkeys(_scrapy.shutdown_handlers(), default_int_handler))
-        if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        if self.loop is not None and self._task is not None:
+            self.loop.call_soon_threadsafe(self._task.cancel)
 
     def _say(self, message: str, name: str) -> None:
         # Writing to a log within a signal handler can meet a write that it interrupted.
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(logger.info, message, name)
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(logger.info, message, name)
 
-    def _stop(self) -> None:
-        if self._loop is not None and self._runner is not None:
-            self._loop.call_soon_threadsafe(self._stop_soon)
+    def stop(self) -> None:
+        """End the crawl soon; for any thread."""
+        if self.loop is not None and self._runner is not None:
+            self.loop.call_soon_threadsafe(self._stop_soon)
 
     def _stop_soon(self) -> None:
         assert self._runner is not None
