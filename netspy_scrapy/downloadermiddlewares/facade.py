@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-import uuid
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
@@ -60,6 +60,11 @@ class FacadeMiddleware:
         if not issubclass(crawler.spidercls, AirSpider):
             raise NotConfigured
         self._crawler = crawler
+        # A job directory keeps names of jars: those of another run are others.
+        self._own_jar = f"{_OWN_JAR}{secrets.token_hex(4)}-"
+        self._jars = 0
+        self._cookies: dict[Any, Any] | None = None
+        """The jars of Scrapy's cookie middleware, once they were looked up."""
         self._escapes = CrawlContext.of(crawler).escapes
         settings = crawler.settings
         self._random_agent = read_bool(settings, "RANDOM_USER_AGENT") and not (
@@ -170,15 +175,17 @@ class FacadeMiddleware:
             request.headers[b"User-Agent"] = random.choice(USER_AGENTS)  # noqa: S311
         shares = self._use_session if request.use_session is None else request.use_session
         if not shares and request.meta.get(_JAR) is None:
-            request.meta[_JAR] = f"{_OWN_JAR}{uuid.uuid4().hex}"
+            self._jars += 1
+            request.meta[_JAR] = f"{self._own_jar}{self._jars}"
 
     def _drop_jar(self, request: scrapy.Request) -> None:
         jar = request.meta.get(_JAR)
         if isinstance(jar, str) and jar.startswith(_OWN_JAR):
             del request.meta[_JAR]
-            cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
-            if cookies is not None:
-                cookies.jars.pop(jar, None)
+            if self._cookies is None:
+                cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
+                self._cookies = cookies.jars if cookies is not None else {}
+            self._cookies.pop(jar, None)
 
 
 def _is_hop(request: Request) -> bool:

@@ -45,6 +45,8 @@ def request_record(
     state["callback"] = callback_name(request.callback, spider)
     state["errback"] = callback_name(request.errback, spider)
     meta = request.meta
+    rendering = meta.get(metakeys.RENDER)
+    rendering = rendering if isinstance(rendering, dict) else {}
     kwargs = dict(getattr(request, "requests_kwargs", None) or {})
     if not hasattr(request, "requests_kwargs"):
         if request.headers:
@@ -64,8 +66,8 @@ def request_record(
         "retry_times": meta.get("retry_times", 0),
         "filter_repeat": not request.dont_filter,
         "render": bool(meta.get(metakeys.RENDER)),
-        "wait_for": getattr(request, "wait_for", None),
-        "render_time": getattr(request, "render_time", None),
+        "wait_for": rendering.get("wait_for"),
+        "render_time": rendering.get("time"),
         "cb_kwargs": request.cb_kwargs,
         "requests_kwargs": kwargs,
         "custom": getattr(request, "custom", {}),
@@ -106,6 +108,8 @@ class RequestDump:
         self.mark = 0
         """The number up to which every line is in the file, or is known to be lost."""
         self._file = DumpFile(path)
+        self.problem = self._file.check_writable()
+        """Why lines cannot be written; None: they can, as far as is known."""
         self._crawler = crawler
         self._lines: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -175,11 +179,13 @@ class RequestDump:
         try:
             await in_thread(self._file.append, lines)
         except DumpError as exc:
+            self.problem = str(exc)
             stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all
                 "LOST: %d failed requests could not be written: %s", len(lines), exc
             )
         else:
+            self.problem = None
             stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
         finally:
             self.mark = number

@@ -62,9 +62,12 @@ def summary_lines(
     rests, circuits = stats.get(keys.RESTS, 0), stats.get(keys.CIRCUITS, 0)
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
-    duplicates = stats.get("dupefilter/filtered", 0)
-    if duplicates:
-        lines.append(_line("filtered", duplicates, {"duplicate requests": duplicates}))
+    filtered = {
+        "duplicate requests": stats.get("dupefilter/filtered", 0),
+        "outside allowed_domains": stats.get("offsite/filtered", 0),
+    }
+    if any(filtered.values()):
+        lines.append(_line("filtered", sum(filtered.values()), filtered))
     items = {
         "duplicate": stats.get(keys.ITEMS_DUPLICATE, 0),
         "refused": stats.get(keys.ITEMS_REFUSED, 0),

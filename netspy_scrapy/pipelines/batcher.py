@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
 from netspy_scrapy import stats as keys
@@ -344,19 +345,37 @@ async def store(
     unique_keys: tuple[str, ...],
 ) -> Refused:
     """Have *sink* store *rows*, and return those that it refused; it never raises for its sake."""
-    # The sink gets dicts of its own: what it does to them reaches neither the dump nor others.
-    items = [dict(row) for row in rows]
     try:
         if getattr(sink, "wants_unique_keys", False):
             sink.unique_keys = unique_keys
         if update_keys is None:
-            answer = await call(sink.save_items, table, items)
-            return refused_rows(answer, len(items), "save_items")
-        answer = await call(sink.update_items, table, items, list(update_keys))
-        return refused_rows(answer, len(items), "update_items")
+            answer = await call(_copying(sink.save_items), table, rows)
+            return refused_rows(answer, len(rows), "save_items")
+        answer = await call(_copying(sink.update_items), table, rows, list(update_keys))
+        return refused_rows(answer, len(rows), "update_items")
     except Exception as exc:
         logger.debug("A sink raised", exc_info=True)
-        return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
+        return dict.fromkeys(range(len(rows)), f"{type(exc).__name__}: {exc}")
+
+
+def _copying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *function* dicts of its own: what it does to them reaches neither dump nor others.
+
+    They are copied where it runs, in a thread or here.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def awaiting(table: str, rows: Sequence[dict[str, Any]], *more: Any) -> Any:
+            return await function(table, [dict(row) for row in rows], *more)
+
+        return awaiting
+
+    @wraps(function)
+    def copying(table: str, rows: Sequence[dict[str, Any]], *more: Any) -> Any:
+        return function(table, [dict(row) for row in rows], *more)
+
+    return copying
 
 
 async def call(function: Callable[..., Any], *args: Any) -> Any:

@@ -135,7 +135,7 @@ class Intake:
         return row
 
     def _row(self, item: Any) -> Row | None:
-        if not is_item(item):
+        if not isinstance(item, dict) and not is_item(item):
             self._stats.inc_value(keys.ITEMS_REFUSED)
             raise DropItem(
                 f"{type(item).__name__} {item!r:.80} is not an item: "

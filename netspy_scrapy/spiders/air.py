@@ -115,6 +115,11 @@ class AirSpider(scrapy.Spider):
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         """Build the spider for a crawl, or take the instance whose ``start()`` was called."""
+        if isinstance(getattr(cls, "settings", None), property):
+            raise SpiderError(
+                f"{cls.__name__}.settings is a property, and Scrapy keeps the crawl's settings "
+                "there: give it another name"
+            )
         instance = kwargs.pop("netspy_instance", None)
         if instance is None:
             spider = super().from_crawler(crawler, *args, **kwargs)
@@ -301,7 +306,7 @@ class AirSpider(scrapy.Spider):
                     "%s has no effect in netspy_scrapy%s", asked,
                     ": set DOWNLOAD_VERIFY_CERTIFICATES" if name == "verify" else "",
                 )  # fmt: skip
-        callback = request.callback
+        callback = self._adapted_late(request)
         if (
             callback is not None
             and not hasattr(callback, "netspy_callback")
@@ -311,6 +316,14 @@ class AirSpider(scrapy.Spider):
         if request.errback is None:
             request.errback = self.netspy_errback
         return request
+
+    def _adapted_late(self, request: Request) -> Any:
+        """Return the callback; a method that the class got after its creation is adapted now."""
+        callback: Any = request.callback
+        if getattr(callback, "__self__", None) is self and not hasattr(callback, "netspy_callback"):
+            adapt_callbacks(type(self))
+            request.callback = callback = getattr(self, callback.__name__, callback)
+        return callback
 
     # Own methods ---------------------------------------------------------------------------------
     def _converted(self, output: Any, where: str) -> Iterator[Any]:
@@ -326,7 +339,7 @@ class AirSpider(scrapy.Spider):
                 return (self.netspy_seal(one),)
             except Exception as exc:  # noqa: BLE001 - whatever its values raise, it fails alone
                 return self._unusable(one, exc)
-        if isinstance(one, scrapy.Request) or is_item(one):
+        if isinstance(one, (dict, scrapy.Request)) or is_item(one):
             return (one,)
         if callable(one):
             one()  # what it returns is its own affair, as in netspy

@@ -90,7 +90,9 @@ class _Run:
         """Run in this thread."""
         restore = self._install_signal_handlers()
         try:
-            host.run(self, self._settings)
+            settings = self._settings.copy()
+            self._spider.update_settings(settings)  # for ASYNCIO_EVENT_LOOP
+            host.run(self, settings)
         except BaseException:
             self._last_words()  # a KeyboardInterrupt may come from the midst of the loop
             raise
