@@ -8,19 +8,22 @@ import logging
 import signal
 import sys
 import threading
-from contextvars import ContextVar
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
+from scrapy.utils.defer import deferred_from_coro, ensure_awaitable, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
+from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
-from netspy_scrapy.exceptions import CutOffError, SpiderError
+from netspy_scrapy.exceptions import SpiderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -78,11 +81,22 @@ def queue_is_moving(crawler: Crawler) -> bool:
     if scraping is not None and scraping.needs_backout():
         return False
     starved = getattr(slot.scheduler, "starved", None)
-    return bool(engine.downloader.needs_backout()) if starved is None else not starved
+    return bool(engine.downloader.needs_backout()) if starved is None else not starved.is_set()
+
+
+async def until_starved(crawler: Crawler, seconds: float) -> None:
+    """Wait *seconds*, or only until the scheduler has nothing that may go, if it says so."""
+    slot = _slot(crawler)
+    starved = getattr(slot.scheduler, "starved", None) if slot is not None else None
+    if starved is None:
+        await asyncio.sleep(seconds)
+        return
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(starved.wait(), seconds)
 
 
 def queued(crawler: Crawler) -> int:
-    """Return how many requests wait in the scheduler for nothing but a free slot.
+    """Return how many requests are queued, without those that wait for a time of their own.
 
     0 for a scheduler that does not say.
     """
@@ -234,49 +248,175 @@ def restore_handlers(handlers: dict[int, Any]) -> None:
         signal.signal(number, handler)
 
 
-def watch_downloads(
-    crawler: Crawler, done: Callable[[Request, Any], None], refuses: Callable[[], bool]
-) -> Callable[[Request, Exception], None]:
-    """Call *done* with each request and what became of it, once the downloader is through with it.
+#: Whether the present code runs inside a download: in a middleware that needs another page first.
+inside_a_download: ContextVar[bool] = ContextVar("inside_a_download", default=False)
 
-    While *refuses* says so, downloads fail with a CutOffError instead of starting.
 
-    Returns a function that cuts a request off: the engine gets the exception at once, and whatever
-    the download still brings goes nowhere.
+class WatchedDownloads:
+    """Stands before the downloader: lets requests in, and tells what became of each.
 
-    No signal says so for requests that a middleware answers or refuses.
+    *admit* is asked before a download starts. It may raise, or return what has to be awaited
+    first; meanwhile the request holds no download slot. *done* is called once the downloader is
+    through with a request, with what came of it. No signal says so for requests that a middleware
+    answers or refuses.
+    """
+
+    def __init__(
+        self,
+        crawler: Crawler,
+        done: Callable[[Request, Any], None],
+        admit: Callable[[Request], Coroutine[Any, Any, None] | None],
+    ) -> None:
+        engine = engine_of(crawler)
+        assert engine is not None
+        downloader: Any = engine.downloader
+        self._fetch = downloader.fetch
+        self._done = done
+        self._admit = admit
+        self._under_way: dict[Request, tuple[Deferred[Any], Deferred[Any]]] = {}
+        self._outside = copy_context()
+        downloader.fetch = self.fetch
+
+    def fetch(self, request: Request, *args: Any) -> Deferred[Any]:
+        """Do what ``Downloader.fetch`` does."""
+        inner: Deferred[Any]
+        try:
+            waiting = self._admit(request)
+            if waiting is None:
+                inner = self._start(request, *args)
+            else:
+                inner = deferred_from_coro(self._start_after(waiting, request, *args))
+        except Exception as exc:  # noqa: BLE001 - the engine gets it as it gets a failed download
+            inner = fail(exc)
+        outcome: Deferred[Any] = Deferred(lambda _: inner.cancel())
+        self._under_way[request] = (outcome, inner)
+        inner.addBoth(lambda result: self._finish(request, outcome, result))
+        return outcome
+
+    def cut_off(self, request: Request, exception: Exception) -> None:
+        """Give the engine *exception* at once; what the download still brings goes nowhere."""
+        if request in self._under_way:
+            self._finish(request, self._under_way[request][0], _failure(exception))
+
+    def _start(self, request: Request, *args: Any) -> Deferred[Any]:
+        token = inside_a_download.set(True)
+        try:
+            return maybeDeferred(self._fetch, request, *args)
+        finally:
+            inside_a_download.reset(token)
+
+    async def _start_after(
+        self, waiting: Coroutine[Any, Any, None], request: Request, *args: Any
+    ) -> Any:
+        await waiting
+        return await maybe_deferred_to_future(self._start(request, *args))
+
+    def _finish(self, request: Request, outcome: Deferred[Any], result: Any) -> None:
+        if self._under_way.get(request, (None,))[0] is not outcome:
+            return  # it was cut off before
+        del self._under_way[request]
+        try:
+            self._done(request, result)
+        finally:
+            if not outcome.called:  # nobody cancelled it
+                # What follows (callbacks, pipelines) is outside the download.
+                self._outside.copy().run(outcome.callback, result)
+
+
+def watch_requests(
+    crawler: Crawler,
+    yields: Callable[[Any, Any], None],
+    yielded: Callable[[], None],
+    errback: Callable[[Failure], None],
+    removed: Callable[[Request], None],
+) -> None:
+    """Tell what the engine does with requests.
+
+    *yields* gets each output of a callback or errback with the response (or failure) it comes
+    from, after all spider middlewares and right before the engine does; *yielded* is called after.
+    *errback* gets each failure that an errback is asked about. *removed* gets each request once
+    the engine is through with it: callback or errback, and all items in the pipelines. No signal
+    covers all of these.
     """
     engine = engine_of(crawler)
     assert engine is not None
-    downloader: Any = engine.downloader
-    fetch = downloader.fetch
-    under_way: dict[Request, tuple[Deferred[Any], Deferred[Any]]] = {}
+    slot, scraper = _slot(crawler), cast("Any", engine.scraper)
+    remove, process, call = (
+        slot.remove_request, scraper._process_spidermw_output_async,  # noqa: SLF001
+        scraper.call_spider_async,
+    )  # fmt: skip
 
-    def finish(request: Request, outcome: Deferred[Any], result: Any) -> None:
-        if under_way.get(request, (None,))[0] is not outcome:
-            return  # it was cut off before
-        del under_way[request]
+    def watched_remove(request: Request) -> None:
         try:
-            done(request, result)
+            removed(request)
         finally:
-            outcome.callback(result)
+            remove(request)
 
-    def watched(request: Request, *args: Any) -> Deferred[Any]:
-        if refuses():
-            inner = fail(CutOffError("the crawl is being stopped"))
-        else:
-            inner = maybeDeferred(fetch, request, *args)
-        outcome: Deferred[Any] = Deferred(lambda _: inner.cancel())
-        under_way[request] = (outcome, inner)
-        inner.addBoth(lambda result: finish(request, outcome, result))
-        return outcome
+    async def watched_process(output: Any, source: Any) -> None:
+        yields(output, source)
+        try:
+            await process(output, source)
+        finally:
+            yielded()
 
-    def cut(request: Request, exception: Exception) -> None:
-        if request in under_way:
-            finish(request, under_way[request][0], _failure(exception))
+    async def watched_call(result: Any, request: Request) -> Any:
+        if isinstance(result, Failure):
+            result.request = request  # type: ignore[attr-defined]  # as Scrapy does a moment later
+            errback(result)
+        return await call(result, request)
 
-    downloader.fetch = watched
-    return cut
+    slot.remove_request = watched_remove
+    scraper._process_spidermw_output_async = watched_process  # noqa: SLF001
+    scraper.call_spider_async = watched_call
+
+
+def call_callbacks_by(
+    crawler: Crawler, call: Callable[[Callable[..., Any], Response, dict[str, Any]], Any]
+) -> None:
+    """Let *call* call the callbacks of answers, with the answer and cb_kwargs, and await it."""
+    engine = engine_of(crawler)
+    assert engine is not None
+    scraper: Any = engine.scraper
+    original = scraper.call_spider_async
+
+    async def call_spider(result: Any, request: Request) -> Any:
+        if isinstance(result, Failure):
+            return await original(result, request)
+        if result.request is None:
+            result.request = request
+        spider: Any = crawler.spider
+        callback = result.request.callback or spider._parse  # noqa: SLF001
+        output = await call(callback, result, result.request.cb_kwargs)
+        return await ensure_awaitable(iterate_spider_output(output))
+
+    scraper.call_spider_async = call_spider
+
+
+def divert_downloads(
+    crawler: Crawler,
+    download: Callable[[Request], Coroutine[Any, Any, Response] | None],
+    close: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Let *download* bring the answers of those requests for which it returns a coroutine.
+
+    They keep their download slots and all else. *close* is awaited with Scrapy's own handlers.
+    """
+    engine = engine_of(crawler)
+    assert engine is not None
+    handlers: Any = engine.downloader.handlers
+    original = handlers.download_request_async
+
+    async def diverted(request: Request) -> Any:
+        own = download(request)
+        return await (original(request) if own is None else own)
+
+    handlers.download_request_async = diverted
+    crawler.signals.connect(close, signals.engine_stopped, weak=False)
+
+
+async def close_handler(handler: Any) -> None:
+    """Close a download handler, whichever kind of answer that gives."""
+    await ensure_awaitable(handler.close())
 
 
 def _failure(exception: Exception) -> Any:
@@ -298,19 +438,21 @@ def watch_closing(crawler: Crawler, closing: Callable[[str], None]) -> None:
     engine: Any = engine_of(crawler)
     close = engine.close_spider_async
     inside: ContextVar[bool] = ContextVar("netspy_closing", default=False)
-    first: asyncio.Future[None] | None = None
-
-    async def run(reason: str) -> None:
-        inside.set(True)
-        await close(reason=reason)
+    closed: asyncio.Future[None] | None = None
 
     async def watched(*, reason: str = "cancelled") -> None:
-        nonlocal first
-        if first is None:
+        nonlocal closed
+        if closed is not None:
+            if not inside.get():  # else it would wait for itself
+                await asyncio.shield(closed)
+            return
+        closed = asyncio.get_running_loop().create_future()
+        inside.set(True)
+        try:
             closing(reason)
-            first = asyncio.ensure_future(run(reason))
-        if not inside.get():  # else it would wait for itself
-            await asyncio.shield(first)
+            await close(reason=reason)
+        finally:
+            closed.set_result(None)
 
     engine.close_spider_async = watched
 
@@ -339,11 +481,14 @@ def start_is_exhausted(crawler: Crawler) -> bool:
 
 
 def leave_pace_to(
-    crawler: Crawler, is_paced: Callable[[Request], bool], concurrency_of: Callable[[str], int]
+    crawler: Crawler,
+    departs: Callable[[Request], float | None],
+    concurrency_of: Callable[[str], int],
 ) -> None:
-    """Make download slots keep their delay only for requests that nobody else has paced.
+    """Make download slots keep the delay that *departs* gives for a request about to be sent.
 
-    Their concurrency is what *concurrency_of* says of the domain; 0: no limit.
+    None: nobody else has paced it, and the slot keeps its own. The concurrency of a slot is what
+    *concurrency_of* says of the domain; 0: no limit.
 
     Their attributes stay as they are, for AutoThrottle and whoever else reads or writes them.
     ``DOWNLOAD_SLOTS`` is looked up by domain, then by host name.
@@ -357,9 +502,10 @@ def leave_pace_to(
 
         def download_delay(self) -> float:
             # An empty queue is asked too, and a delay would then hold up what comes next.
-            if not self.queue or is_paced(self.queue[0][0]):
+            if not self.queue:
                 return 0.0
-            return float(super().download_delay())
+            gap = departs(self.queue[0][0])
+            return float(super().download_delay()) if gap is None else gap
 
     get_slot = getattr(downloader, "_get_slot", None)
     if get_slot is None:
@@ -378,6 +524,12 @@ def leave_pace_to(
 
     downloader._get_slot = paced_slot  # noqa: SLF001
     downloader.per_slot_settings = _ByHost(downloader.per_slot_settings)
+    for handler in getattr(downloader.handlers, "_handlers", {}).values():
+        pool = getattr(handler, "_pool", None)
+        if (
+            pool is not None and getattr(pool, "maxPersistentPerHost", None) == 0
+        ):  # "no limit" is unknown to Twisted
+            pool.maxPersistentPerHost = sys.maxsize
 
 
 class _ByHost(dict[str, Any]):

@@ -14,37 +14,44 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
+from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
+from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
     SETTINGS,
     UNSUPPORTED,
+    WEBDRIVER_KEYS,
     DedupSettings,
     DumpSettings,
     PaceSettings,
     PolitenessSettings,
+    RenderSettings,
     RetrySettings,
     RobotsSettings,
     RuntimeSettings,
     SinkSettings,
     StatusSettings,
     deciding,
+    read_bool,
     read_codes,
     read_int,
     read_number,
     user_set,
 )
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
+from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
 from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import pipelines
@@ -68,8 +75,11 @@ _RETRY_ORDER = 550
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
 _START_ORDER = 10
+#: Before StartSpiderMiddleware: they are not what the spider starts with.
+_REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
 _RUNTIME_ORDER = 0
+_CALLBACKS_ORDER = 0
 _INTAKE_ORDER = 1
 
 #: Tasks that Scrapy starts for each response; 100 of them cost a third of the pages per second.
@@ -144,6 +154,9 @@ class Addon:
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
+        ordered = CrawlContext.of(self._crawler).replay_order is not None
+        if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
+            _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
@@ -202,6 +215,11 @@ class Addon:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        self._install_rendering(settings)
+        if read_int(settings, "NETSPY_CALLBACK_THREADS"):
+            _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
+        if read_number(settings, "NETSPY_BLOCK_WARNING", unit="seconds"):
+            _add(settings, "EXTENSIONS", BlockedLoop, _CALLBACKS_ORDER)
 
     # Values --------------------------------------------------------------------------------------
     def _check(self, settings: BaseSettings) -> None:
@@ -239,6 +257,21 @@ class Addon:
             )
             settings.set("RETRY_EXCEPTIONS", [*exceptions, HookError], priority)
 
+    def _install_rendering(self, settings: BaseSettings) -> None:
+        """Let pages be rendered; the browser itself starts with the first of them."""
+        RenderSettings.from_settings(settings)
+        webdriver = settings.get("WEBDRIVER") or {}
+        for name, value in launch_options(webdriver).items():
+            if not user_set(settings, name):
+                settings.set(name, value, "addon")
+        idle = sorted(webdriver.keys() - WEBDRIVER_KEYS)
+        if idle:
+            self.notes.append(f"WEBDRIVER: {', '.join(idle)} do nothing here")
+        _add(settings, "EXTENSIONS", Rendering, _RUNTIME_ORDER)
+        if user_set(settings, "REQUEST_FINGERPRINTER_CLASS"):
+            return
+        settings.set("REQUEST_FINGERPRINTER_CLASS", RenderFingerprinter, "addon")
+
     # What is worth a warning ---------------------------------------------------------------------
     def _note_contradictions(self, settings: BaseSettings) -> None:
         for name, setting in SETTINGS.items():
@@ -250,6 +283,13 @@ class Addon:
             self.notes.append(
                 f"{name} = {settings[name]!r} and {theirs} = {settings[theirs]!r} contradict each "
                 f"other: {name} counts"
+            )
+        # The Downloader says itself that it is deprecated; asking for it here would say so twice.
+        if user_set(settings, "CONCURRENT_REQUESTS_PER_IP"):
+            self.notes.append(
+                "CONCURRENT_REQUESTS_PER_IP does nothing here: limits are kept by domain "
+                "(CONCURRENT_REQUESTS_PER_DOMAIN); for domains of one server give their requests "
+                'the same meta["download_slot"]'
             )
         never = sorted(
             code
@@ -275,7 +315,7 @@ class Addon:
                 continue
             if name in UNSUPPORTED:
                 self.notes.append(f"{name} is a setting of netspy that does nothing here")
-            elif name not in known and not hasattr(default_settings, name):
+            elif name not in known and name not in vars(default_settings):
                 kin = [one for one in known if one.partition("_")[0] == name.partition("_")[0]]
                 near = get_close_matches(name, kin, n=1, cutoff=_NEAR)
                 if near:

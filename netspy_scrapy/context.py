@@ -13,6 +13,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
+from netspy_scrapy.durable import WhenDurable
 from netspy_scrapy.escapes import Escapes
 from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.pipelines.batcher import Storage
+    from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class CrawlContext:
         """Whether rows could be neither stored nor dumped."""
         self.from_scheduler: WeakSet[Request] = WeakSet()
         """Requests that our scheduler handed out, and so takes back when they must wait."""
+        self.replay_order: ReplayOrder | None = None
+        """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 
@@ -98,7 +102,7 @@ class CrawlContext:
     @cached_property
     def request_dump(self) -> RequestDump:
         """Where requests go that failed for good, or were not done at a stop."""
-        dump = RequestDump(self.dump_settings.request_path, self.crawler)
+        dump = RequestDump(self.dump_settings.request_path, self.crawler, self.mark_rose)
         self.crawler.signals.connect(dump.close, signals.spider_closed, weak=False)
         return dump
 
@@ -106,6 +110,27 @@ class CrawlContext:
     def failures(self) -> Failures:
         """The one place that counts and dumps what failed or was dropped."""
         return Failures(self)
+
+    @cached_property
+    def receipts(self) -> Receipts:
+        """What tells when a page's outcome is safe; asking for it switches it on for the crawl."""
+        return Receipts(self)
+
+    @property
+    def receipts_in_use(self) -> Receipts | None:
+        """The receipts, if a feature has asked for them."""
+        return self.politeness.receipts
+
+    def mark_rose(self) -> None:
+        """Note that more rows or dump lines are durable."""
+        if self.receipts_in_use is not None:
+            self.receipts.look()
+        self.when_durable.look()
+
+    @cached_property
+    def when_durable(self) -> WhenDurable:
+        """What tells the job directory when a request's outcome is durable."""
+        return WhenDurable(lambda: [*self.intake.batchers, self.request_dump])
 
     @cached_property
     def politeness(self) -> Politeness:
@@ -127,11 +152,6 @@ class CrawlContext:
         """What makes failures of whatever user code raises."""
         return Escapes(self.crawler)
 
-    @cached_property
-    def receipts(self) -> Receipts:
-        """What tells when the outcome of a request is safe."""
-        return Receipts(lambda: [*self.intake.batchers, self.request_dump])
-
     def new_batcher(
         self, sink: Storage, name: str, path: str, opener: Callable[[], Any] | None = None
     ) -> Batcher:
@@ -144,6 +164,7 @@ class CrawlContext:
             dump=self.item_dump,
             stats=self.stats,
             on_stuck=self._on_stuck,
+            on_mark=self.mark_rose,
             opener=opener,
         )
 

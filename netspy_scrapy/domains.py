@@ -32,6 +32,9 @@ TOLD_AGAIN = 1.0
 #: Seconds after which a domain that nobody asks for any more is forgotten.
 IDLE = 60.0
 
+#: Seconds after which so are its failures in a row.
+TROUBLED_IDLE = 3600.0
+
 
 def domain_of(url: str) -> str:
     """Return the domain of *url*.
@@ -71,6 +74,8 @@ class DomainState:
     """The end of the rest as the listeners were told it."""
     next_start: float = 0.0
     """The delay after the last request has passed at this time."""
+    gap: float = 0.0
+    """The delay that was drawn after the last request, in seconds."""
     crawl_delay: float = 0.0
     """What robots.txt asks for: a floor of the delay, which jitter never undercuts."""
     slot_delay: float | None = None
@@ -85,8 +90,6 @@ class DomainState:
     probing: bool = False
     """The circuit is half open: one request at a time until one succeeds."""
     last_used: float = 0.0
-    rests: int = 0
-    circuits: int = 0
 
     @property
     def limit(self) -> int:
@@ -171,7 +174,18 @@ class DomainRegistry:
         if state.spread > 0:
             state.spread -= 1
             gap = max(gap, SPREAD)
-        state.next_start = now + gap
+        state.gap = gap
+        if gap > 0:
+            state.next_start = now + gap
+
+    def departs(self, state: DomainState) -> float:
+        """Note that a request is sent only now, not when it was handed out; return its delay.
+
+        What lies between the two (middlewares, a busy loop) would shorten the next gap.
+        """
+        if state.gap > 0:
+            state.next_start = max(state.next_start, self.clock() + state.gap)
+        return state.gap
 
     def finish(self, state: DomainState) -> None:
         """Count a request that is no longer in flight."""
@@ -212,7 +226,6 @@ class DomainRegistry:
         if is_news:
             state.rest_cause = cause
             state.told_until = until
-            state.rests += 1
             for listener in self.listeners:
                 listener.domain_rested(state, seconds)
         self._changed(state)
@@ -234,7 +247,6 @@ class DomainRegistry:
         if not threshold or not (state.failures >= threshold or state.probing):
             return
         failures, state.failures = state.failures, 0
-        state.circuits += 1
         state.open_until = now + state.pace.cooldown
         state.probing = self.half_open
         for listener in self.listeners:
@@ -275,9 +287,7 @@ class DomainRegistry:
         """Drop the domains that nobody asks for, and that ask for nothing."""
         self._swept = now
         for name, state in list(self._states.items()):
-            if (
-                state.in_flight == 0
-                and name not in self.troubled
-                and max(state.last_used, state.ready_at) + IDLE < now
-            ):
+            idle = TROUBLED_IDLE if name in self.troubled else IDLE
+            if state.in_flight == 0 and max(state.last_used, state.ready_at) + idle < now:
                 del self._states[name]
+                self.troubled.discard(name)

@@ -12,6 +12,7 @@ import logging
 import threading
 from contextlib import suppress
 from contextvars import copy_context
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from scrapy.http import Response
@@ -103,6 +104,7 @@ class Escapes:
         self._crawler = crawler
         self.exit: BaseException | None = None
         """What ended the crawl; ``start()`` raises it once the crawl is closed."""
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def failure(self, exc: BaseException) -> Exception:
         """Return *exc* as an Exception; see :func:`as_exception`."""
@@ -114,10 +116,16 @@ class Escapes:
                 "The spider's code raised %s: the crawl stops", type(exc).__name__,
                 extra={"spider": self._crawler.spider},
             )  # fmt: skip
-            if not isinstance(exc, SystemExit) or exc.code:
-                _scrapy.fail_exit(self._crawler)
-            _scrapy.close_spider(self._crawler, reason)
+            if self._loop is None:
+                self._end(reason)
+            else:  # a callback may run in a thread
+                self._loop.call_soon_threadsafe(self._end, reason)
         return known
+
+    def _end(self, reason: str) -> None:
+        if not isinstance(self.exit, SystemExit) or self.exit.code:
+            _scrapy.fail_exit(self._crawler)
+        _scrapy.close_spider(self._crawler, reason)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call user code; it raises Exceptions only."""
@@ -171,6 +179,7 @@ class Escapes:
 
     def guard(self, *, items: bool) -> None:
         """Guard callbacks and errbacks, and with *items* the pipelines."""
+        self._loop = asyncio.get_running_loop()
         engine = _scrapy.engine_of(self._crawler)
         assert engine is not None
         scraper: Any = engine.scraper
@@ -206,6 +215,7 @@ class Escapes:
                 return
             function = self._crawler.spider._parse  # type: ignore[union-attr]  # noqa: SLF001
 
+        @wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             setattr(request, name, given)  # the code that is called sees what it wrote
             output = self.call(function, *args, **kwargs)

@@ -122,6 +122,17 @@ class HttpStatusError(HttpError, ResponseError):
         self.reason = reason
 
 
+class RenderError(ResponseError, OSError):
+    """A browser did not bring the page: a time-out, a refused connection, a browser that died.
+
+    It is an OSError, and so retried like other failed downloads.
+    """
+
+
+class AntiBotError(ResponseError):
+    """The answer is a challenge page: a test for robots in place of the page (ANTIBOT_DETECT)."""
+
+
 class ValidationError(NetspyError):
     """Raised by a spider: this answer is not the page, fetch it again."""
 

@@ -11,7 +11,12 @@ NOT_BEFORE = "netspy_not_before"
 RETRY_OWNER = "netspy_retry_owner"
 #: Why the answer that follows is final although its status is one to retry.
 GIVEN_UP = "netspy_given_up"
-#: How a browser is to fetch the page (dict); rendering is not there yet.
+#: The number of the page's receipt in this run; see netspy_scrapy.receipts.
+RECEIPT = "netspy_receipt"
+#: The number of the receipt of the page that yielded the request.
+PARENT = "netspy_parent"
+#: How a browser is to fetch the page: True, or a dict with ``wait_for`` (a selector), ``time``
+#: (seconds) and ``script`` (JavaScript).
 RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.
 DOMAIN = "netspy_domain"

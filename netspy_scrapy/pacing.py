@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from netspy_scrapy import _scrapy
@@ -12,7 +11,7 @@ from netspy_scrapy.settings import PaceSettings
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-#: Seconds between two looks at the queue while it is over its bound.
+#: Seconds between two looks at the queue while it is over its bound; one that runs dry says so.
 _LOOK = 0.05
 
 
@@ -40,7 +39,7 @@ class Pace:
             and _scrapy.queue_is_moving(self._crawler)
             and not _scrapy.is_closing(self._crawler)
         ):
-            await asyncio.sleep(_LOOK)
+            await _scrapy.until_starved(self._crawler, _LOOK)
 
     async def wait_for_sinks(self) -> None:
         """Wait until every sink may take more."""

@@ -15,11 +15,11 @@ from twisted.python.failure import Failure
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
-from netspy_scrapy import signals as our_signals
-from netspy_scrapy import stats as keys
 from netspy_scrapy.domains import DomainRegistry, DomainState
 from netspy_scrapy.exceptions import CutOffError, HookError
+from netspy_scrapy.health import DomainHealth
 from netspy_scrapy.robots import Robots, origin_of
+from netspy_scrapy.scheduling.direct import DirectDownloads
 from netspy_scrapy.settings import PolitenessSettings, RobotsSettings
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from netspy_scrapy.context import CrawlContext
+    from netspy_scrapy.receipts import Receipts
     from netspy_scrapy.scheduling.queue import ReadyQueue
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class Politeness:
         self.registry = DomainRegistry(
             pace_of=self.settings.pace_of, half_open=self.settings.half_open
         )
-        self.registry.listeners.append(self)
+        self.health = DomainHealth(crawler)
+        self.registry.listeners += [self.health, self]
         robots = RobotsSettings.from_settings(crawler.settings)
         self._obey_robots = robots.obey
         stats = crawler.stats
@@ -71,6 +73,9 @@ class Politeness:
         self._in_flight: dict[Request, DomainState] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.receipts: Receipts | None = None
+        """What follows each request until its outcome is safe, if a feature asked for that."""
+        self._direct = DirectDownloads(self, crawler)
         self._auto_throttle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
@@ -108,6 +113,19 @@ class Politeness:
 
     def start(self, request: Request, state: DomainState) -> Request:
         """Note that a queue hands out *request*; return it, or a copy if it is under way."""
+        self._count(state)
+        if request in self._in_flight:
+            request = request.copy()
+        self._in_flight[request] = state
+        return request
+
+    def start_direct(self, request: Request, state: DomainState) -> None:
+        """Note that a download past the queue begins."""
+        if request not in self._in_flight:
+            self._count(state)
+            self._in_flight[request] = state
+
+    def _count(self, state: DomainState) -> None:
         delay = _scrapy.slot_delay(self._crawler, state.name, with_start=self._auto_throttle)
         if delay is not None and (
             self._auto_throttle or delay != self.settings.slot_delay_of(state.name)
@@ -117,14 +135,24 @@ class Politeness:
             policy = self.settings.policies.of(state.name).delay
             self.registry.set_slot_delay(state, max(delay, policy or 0.0))
         self.registry.start(state)
-        if request in self._in_flight:
-            request = request.copy()
-        self._in_flight[request] = state
-        return request
 
     def is_paced(self, request: Request) -> bool:
-        """Tell whether a queue handed out *request*, and so kept its delay."""
+        """Tell whether *request* was let go here, and so has kept its domain's delay."""
         return request in self._in_flight
+
+    def is_held(self, domain: str) -> bool:
+        """Tell whether what is queued waits for something else: robots.txt, or direct downloads."""
+        return domain in self.held or domain in self._direct
+
+    @property
+    def paces_direct(self) -> bool:
+        """Whether downloads past the queue wait for their turn: only our queue tells them apart."""
+        return bool(self._queues)
+
+    @property
+    def waits(self) -> bool:
+        """Whether downloads past the queue wait for their turn."""
+        return len(self._direct) > 0
 
     def parked(self, ready: float) -> None:
         """Wake the engine at *ready*, unless it wakes before."""
@@ -140,7 +168,8 @@ class Politeness:
         self._timer = None
         _scrapy.wake(self._crawler)
 
-    def _reconsider(self, domain: str) -> None:
+    def reconsider(self, domain: str) -> None:
+        """See whether requests of *domain* may go now."""
         for queue in self._queues:
             queue.reconsider(domain)
         _scrapy.wake(self._crawler)
@@ -155,13 +184,22 @@ class Politeness:
         obeys = self._obey_robots if policy is None else policy
         return obeys and urlparse_cached(request).scheme in {"http", "https"}
 
-    def ahead_of(self, request: Request) -> Request | None:
-        """Return the robots.txt to fetch before *request*, whose domain then waits."""
+    def unknown_robots(self, request: Request) -> str | None:
+        """Return the origin whose robots.txt has to be fetched before *request*; None: it is known.
+
+        Or it does not count.
+        """
         if self.robots is None or not self.obeys_robots(request):
             return None
         origin = origin_of(request)
-        if self.robots.rules_of(origin) is not None or origin in self._robots_queued:
+        return origin if self.robots.rules_of(origin) is None else None
+
+    def ahead_of(self, request: Request) -> Request | None:
+        """Return the robots.txt to fetch before *request*, whose domain then waits."""
+        origin = self.unknown_robots(request)
+        if origin is None or origin in self._robots_queued:
             return None
+        assert self.robots is not None
         self._robots_queued.add(origin)
         self.held.add(request.meta[metakeys.DOMAIN])
         robots = self.robots.request(origin)
@@ -228,35 +266,15 @@ class Politeness:
 
     # What happens to domains ---------------------------------------------------------------------
     def domain_rested(self, state: DomainState, seconds: float) -> None:
-        """Tell of a rest that began or grew longer."""
-        stats = self._crawler.stats
-        assert stats is not None
-        stats.inc_value(keys.RESTS)
-        logger.warning(
-            "%s rests for %.3g s: %s", state.name, seconds, state.rest_cause,
-            extra={"spider": self._crawler.spider},
-        )  # fmt: skip
-        self._crawler.signals.send_catch_log(
-            our_signals.domain_rested, domain=state.name, seconds=seconds, cause=state.rest_cause
-        )
+        """Nothing to do: a rest is a change too."""
 
     def circuit_opened(self, state: DomainState, failures: int) -> None:
-        """Tell of a circuit that opened."""
-        stats = self._crawler.stats
-        assert stats is not None
-        stats.inc_value(keys.CIRCUITS)
-        logger.warning(
-            "%s failed %d times in a row: the circuit opens for %.3g s",
-            state.name, failures, state.pace.cooldown, extra={"spider": self._crawler.spider},
-        )  # fmt: skip
-        self._crawler.signals.send_catch_log(
-            our_signals.circuit_opened, domain=state.name, failures=failures,
-            seconds=state.pace.cooldown,
-        )  # fmt: skip
+        """Nothing to do: the rest that follows is a change."""
 
     def domain_changed(self, state: DomainState) -> None:
         """See whether requests of the domain may go now."""
-        self._reconsider(state.name)
+        self._direct.serve(state)
+        self.reconsider(state.name)
 
     # Scrapy --------------------------------------------------------------------------------------
     def _spider_opened(self) -> None:
@@ -264,10 +282,29 @@ class Politeness:
         settings = self._crawler.settings
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
-        self._cut_off = _scrapy.watch_downloads(self._crawler, self._done, lambda: self.is_cut)
+        self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
+        _scrapy.watch_closing(self._crawler, lambda _: self._direct.closing())
         _scrapy.leave_pace_to(
-            self._crawler, self.is_paced, lambda name: self.registry.get(name).pace.concurrency
+            self._crawler, self._departs, lambda name: self.registry.get(name).pace.concurrency
         )
+
+    def _admit(self, request: Request) -> Coroutine[Any, Any, None] | None:
+        """Let a download begin, or have it wait for its turn."""
+        if (
+            self.receipts is not None
+            and metakeys.ROBOTS not in request.meta
+            and self._context.owns(request)
+        ):
+            self.receipts.begin(request)
+        if self.is_cut:
+            raise CutOffError("the crawl is being stopped")
+        if request in self._in_flight or not self.paces_direct:
+            return None
+        return self._direct.admit(request)
+
+    def _departs(self, request: Request) -> float | None:
+        state = self._in_flight.get(request)
+        return None if state is None else self.registry.departs(state)
 
     def cut(self) -> int:
         """Cut off what is being downloaded; requests of the queue go back. Return how many.
@@ -275,16 +312,20 @@ class Politeness:
         Nothing is downloaded from then on.
         """
         self.is_cut = True
+        self._direct.cut()
         requests = _scrapy.requests_under_way(self._crawler)
         for request in requests:
-            self._cut_off(request, CutOffError("the crawl is being stopped"))
+            self._downloads.cut_off(request, CutOffError("the crawl is being stopped"))
         return len(requests)
 
     def _done(self, request: Request, result: Any) -> None:
+        if self.receipts is not None:
+            self.receipts.downloaded(request, result)
         state = self._in_flight.pop(request, None)
         if state is not None:
             self.registry.finish(state)
-            if isinstance(result, Failure) and isinstance(result.value, CutOffError):
+            cut = isinstance(result, Failure) and isinstance(result.value, CutOffError)
+            if cut and self._context.owns(request):
                 _scrapy.put_back(self._crawler, request)
         if isinstance(result, Failure):
             assert result.value is not None
@@ -308,12 +349,12 @@ class Politeness:
         assert self.robots is not None
         origin = request.meta[metakeys.ROBOTS]
         self._robots_queued.discard(origin)
-        if self.robots.rules_of(origin) is None:  # some other middleware answered or refused it
+        if origin in self.robots.pending:  # some other middleware answered or refused it
             self.learn_robots_error(origin, "it was not answered")
         domain = request.meta[metakeys.HOLDS]
         self._set_crawl_delay(domain, origin)  # a slot of the user's own has another name
         self.held.discard(domain)
-        self._reconsider(domain)
+        self.reconsider(domain)
 
     def _record_failure(self, request: Request, exception: BaseException) -> None:
         """Count and dump a download that failed for good; its errback gets the failure next.

@@ -40,6 +40,9 @@ ERROR_TTL = 60.0
 MAX_RULES = 250_000
 #: Rules with a wildcard that are read; every page of the origin is held against each of them.
 MAX_PATTERNS = 10_000
+#: Lines of all robots.txt files that are kept (about 300 bytes of memory each); the oldest file
+#: goes, and is fetched again when it is needed.
+MAX_LINES = 300_000
 #: Seconds for which "last_good" remembers rules that are old.
 LAST_GOOD = 86_400.0
 #: Origins from which on those whose rules are old are forgotten.
@@ -70,6 +73,8 @@ class Rules:
     """Time of the clock; infinite: never."""
     agent: str = "*"
     """The User-Agent that asked for it, if it said one."""
+    lines: int = 1
+    """What they take of MAX_LINES."""
 
     def allows(self, url: str, agent: str) -> bool:
         """Tell whether *agent* may fetch *url*."""
@@ -88,6 +93,7 @@ class Robots:
         self._rules: dict[str, Rules] = {}
         self._warned: set[str] = set()
         self._full = _KEPT
+        self._lines = 0
         self.pending: dict[str, Request] = {}
         """Origins whose robots.txt is being fetched, each with the request that does."""
 
@@ -127,7 +133,9 @@ class Robots:
                     "robots.txt of %s has too many rules: the last %d lines do not count",
                     origin, left_out,
                 )  # fmt: skip
-            self._set(origin, Rules(Protego.parse(text), allowed=True, expires=self._expiry()))
+            lines = text.count("\n") + 1
+            parser = Protego.parse(text)
+            self._set(origin, Rules(parser, allowed=True, expires=self._expiry(), lines=lines))
         elif 400 <= status < 500:  # noqa: PLR2004
             self._set(origin, Rules(None, allowed=True, expires=self._expiry()))
         else:
@@ -140,7 +148,7 @@ class Robots:
         last = self._rules.get(origin)
         expires = self._clock() + ERROR_TTL
         if policy == "last_good" and last is not None:
-            rules = Rules(last.parser, last.allowed, expires, last.agent)
+            rules = Rules(last.parser, last.allowed, expires, last.agent, last.lines)
         else:
             rules = Rules(None, allowed=policy != "disallow", expires=expires)
         if origin not in self._warned:
@@ -181,18 +189,28 @@ class Robots:
     def _set(self, origin: str, rules: Rules) -> None:
         if len(self._rules) >= self._full and origin not in self._rules:
             self._forget_old()
+        self._drop(origin)
         self._rules[origin] = rules
+        self._lines += rules.lines
+        while self._lines > MAX_LINES and len(self._rules) > 1:
+            self._drop(next(iter(self._rules)))
         request = self.pending.pop(origin, None)
         if request is not None:  # the downloader has written its User-Agent into it
             agent = request.headers.get(b"User-Agent") or self._settings.default_agent
             rules.agent = _name(agent)
+
+    def _drop(self, origin: str) -> None:
+        rules = self._rules.pop(origin, None)
+        if rules is not None:
+            self._lines -= rules.lines
 
     def _forget_old(self) -> None:
         """Forget what is old, and do so again once there is twice as much as is left."""
         until = self._clock()
         if self._settings.on_error == "last_good":
             until -= LAST_GOOD
-        self._rules = {one: old for one, old in self._rules.items() if old.expires > until}
+        for origin in [one for one, rules in self._rules.items() if rules.expires <= until]:
+            self._drop(origin)
         self._warned &= self._rules.keys()
         self._full = max(_KEPT, 2 * len(self._rules))
 

@@ -61,6 +61,9 @@ SETTINGS: dict[str, Setting] = {
         "seconds; cap of Retry-After and of the backoff; a longer Retry-After fails at once; "
         "0: the header is not read",
     ),
+    "ANTIBOT_DETECT": Setting(
+        True, "a challenge page with status 200 is no page: it is fetched again, then a failure"
+    ),
     "NETSPY_RETRY_CALLBACK_ERRORS": Setting(
         False, "retry a page whose callback raised (netspy spiders always do)"
     ),
@@ -81,6 +84,14 @@ SETTINGS: dict[str, Setting] = {
     ),
     "NETSPY_STOP_TIMEOUT": Setting(
         8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
+    ),
+    "WEBDRIVER": Setting({}, "how a browser fetches pages that are to be rendered"),
+    "NETSPY_RENDER_PAGES": Setting(8, "pages that a browser has open at once"),
+    "NETSPY_CALLBACK_THREADS": Setting(
+        0, "threads in which sync callbacks run; 0: on the event loop, as ever"
+    ),
+    "NETSPY_BLOCK_WARNING": Setting(
+        1.0, "seconds for which code may block the event loop before it is named; 0: never"
     ),
     "ROBOTS_OBEY": Setting(False, "obey robots.txt", "ROBOTSTXT_OBEY"),
     "ROBOTS_USER_AGENT": Setting("*", "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
@@ -116,6 +127,9 @@ SETTINGS: dict[str, Setting] = {
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
+    "RETRY_FAILED_ON_START": Setting(
+        False, "fetch the spider's requests of FAILED_REQUEST_PATH before all others"
+    ),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
@@ -125,17 +139,16 @@ SETTINGS: dict[str, Setting] = {
 #: netspy's settings that nothing here reads yet: named when a user sets them.
 UNSUPPORTED: frozenset[str] = frozenset(
     {
-        "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT",
+        "ALLOWED_CONTENT_TYPES",
         "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
         "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
-        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
+        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH",
         "RUN_ID", "SPIDER_KEEP_ALIVE",
         "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
-        "WEBDRIVER",
     }
 )  # fmt: skip
 
@@ -492,6 +505,68 @@ class RobotsSettings:
             default_agent=str(settings.get("USER_AGENT") or "*"),
             cache_ttl=read_number(settings, "ROBOTS_CACHE_TTL", unit="seconds"),
             on_error=on_error,
+        )
+
+
+#: Keys of netspy's WEBDRIVER that have an effect.
+WEBDRIVER_KEYS = frozenset(
+    {
+        "browser", "headless", "load_images", "timeout", "render_time", "wait_until", "wait_for",
+        "user_agent", "proxy", "viewport", "channel", "locale", "timezone_id",
+    }
+)  # fmt: skip
+
+#: How a browser context is called what WEBDRIVER gives.
+_CONTEXT_KEYS = {"user_agent": "user_agent", "locale": "locale", "timezone_id": "timezone_id"}
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """How a browser fetches pages."""
+
+    pages: int
+    timeout: float | None
+    """Seconds that a page may take, rendering and all; None: as other downloads."""
+    time: float
+    """Seconds that are waited after a page is there."""
+    wait_for: str | None
+    """The selector of an element that is waited for."""
+    wait_until: str | None
+    max_size: int
+    context: dict[str, Any] = field(repr=False)
+    """What each browser context is made with."""
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> RenderSettings:
+        """Read how pages are rendered."""
+        webdriver = settings.get("WEBDRIVER") or {}
+        if not isinstance(webdriver, dict):
+            raise ConfigError("WEBDRIVER", webdriver, "a dict")
+        timeout = webdriver.get("timeout")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            raise ConfigError("WEBDRIVER['timeout']", timeout, "seconds, more than 0")
+        wait_until = webdriver.get("wait_until")
+        if wait_until not in (None, "load", "domcontentloaded", "networkidle", "commit"):
+            raise ConfigError(
+                "WEBDRIVER['wait_until']", wait_until,
+                '"load", "domcontentloaded", "networkidle" or "commit"',
+            )  # fmt: skip
+        context = {
+            theirs: webdriver[ours]
+            for ours, theirs in _CONTEXT_KEYS.items()
+            if webdriver.get(ours) is not None
+        }
+        if webdriver.get("viewport"):
+            width, height = webdriver["viewport"]
+            context["viewport"] = {"width": width, "height": height}
+        return cls(
+            pages=read_int(settings, "NETSPY_RENDER_PAGES", minimum=1),
+            timeout=timeout,
+            time=float(webdriver.get("render_time") or 0),
+            wait_for=webdriver.get("wait_for"),
+            wait_until=wait_until,
+            max_size=read_int(settings, deciding(settings, "MAX_RESPONSE_SIZE")),
+            context=context,
         )
 
 

@@ -72,6 +72,15 @@ def netspy_stats(crawler: Crawler) -> dict[str, Any]:
     return {key: value for key, value in stats.get_stats().items() if key.startswith("netspy/")}
 
 
+def times(site: Any, prefix: str, host: str | None = None) -> list[float]:
+    """Return when requests arrived at paths that begin with *prefix*."""
+    return [
+        one.t
+        for one in site.log()
+        if one.path.startswith(prefix) and host in (None, one.host.partition(":")[0])
+    ]
+
+
 def reason(crawler: Crawler) -> str:
     """Return the finish reason."""
     stats = crawler.stats

@@ -187,6 +187,7 @@ def test_contradictions_and_slips_are_named_once(caplog: Any) -> None:
         CIRCUIT_TRESHOLD=5,
         PROXY_ENABLE=True,
         RETRY_STATUS_CODES=[202, 503],
+        CONCURRENT_REQUESTS_PER_IP=4,
         MY_OWN="setting",
     )
 
@@ -199,6 +200,11 @@ def test_contradictions_and_slips_are_named_once(caplog: Any) -> None:
         (
             "SPIDER_MAX_RETRY_TIMES = 3 and RETRY_TIMES = 5 contradict each other: "
             "SPIDER_MAX_RETRY_TIMES counts"
+        ),
+        (
+            "CONCURRENT_REQUESTS_PER_IP does nothing here: limits are kept by domain "
+            "(CONCURRENT_REQUESTS_PER_DOMAIN); for domains of one server give their requests the "
+            'same meta["download_slot"]'
         ),
         "RETRY_STATUS_CODES lists 202: 2xx and 3xx are never retried",
     ]

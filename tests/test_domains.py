@@ -13,6 +13,7 @@ from netspy_scrapy.domains import (
     IDLE,
     SPREAD,
     SPREAD_UNLIMITED,
+    TROUBLED_IDLE,
     DomainRegistry,
     DomainState,
     Pace,
@@ -145,7 +146,6 @@ def test_a_rest_is_told_once():
     here.registry.rest(here.state, 1, "backoff")
 
     assert here.heard.rests == [("Retry-After: 2", 2), ("backoff", 3)]
-    assert here.state.rests == 2
     assert here.heard.changes == 2
 
 
@@ -256,6 +256,27 @@ def test_the_delay_counts_from_start_to_start():
     assert here.state.ready_at <= here.clock.now
 
 
+def test_the_delay_counts_from_the_departure():
+    """A request that is held up after it was handed out puts off the next one as long."""
+    here = world(delay=2)
+    here.registry.start(here.state)
+    here.clock.now += 1.5
+    gap = here.registry.departs(here.state)
+
+    assert gap == 2
+    assert here.state.ready_at == here.clock.now + 2
+
+
+def test_without_a_delay_nothing_is_put_off():
+    """A domain without a delay is ready again in the instant in which a request starts."""
+    here = world(delay=0)
+    before = here.state.next_start
+    here.registry.start(here.state)
+    here.registry.departs(here.state)
+
+    assert here.state.next_start == before
+
+
 # Concurrency -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("limit", "full_at"), [(1, 1), (3, 3), (0, None)])
 def test_concurrency_of_a_domain(limit, full_at):
@@ -332,12 +353,12 @@ def test_failures_under_way_when_the_circuit_opened(half_open, other_rest):
     failed(here, 2)
     here.clock.now += 59
     failed(here, 20)
-    while_open = (here.state.circuits, here.state.failures)
+    while_open = (len(here.heard.circuits), here.state.failures)
     here.clock.now += 1 if not half_open else 500
     failed(here, 1)
 
     assert while_open == (1, 0)
-    assert here.state.circuits == (2 if half_open else 1)
+    assert len(here.heard.circuits) == (2 if half_open else 1)
     assert here.state.failures == (0 if half_open else 1)
 
 
@@ -415,6 +436,19 @@ def test_idle_domains_are_forgotten():
     assert here.registry.find(NAME) is None
     assert here.state is not state
     assert len(here.registry) == len(list(here.registry)) == 2
+
+
+def test_failures_in_a_row_are_forgotten_late():
+    """A domain that failed, and is not asked for an hour, begins anew too."""
+    here = world(failure_threshold=5)
+    failed(here, 1)
+    pass_time(here, TROUBLED_IDLE - 1)
+    kept = here.registry.find(NAME)
+    pass_time(here, 2 * IDLE)
+
+    assert kept is not None
+    assert here.registry.find(NAME) is None
+    assert here.registry.troubled == set()
 
 
 @pytest.mark.parametrize("what", ["in flight", "failures", "rest", "delay", "circuit"])

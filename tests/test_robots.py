@@ -371,6 +371,24 @@ def test_old_rules_are_forgotten(on_error, most):
     assert not here.robots.knows("http://0.example")
 
 
+def test_many_long_files_do_not_fill_the_memory(monkeypatch):
+    """Only so many lines of robots.txt are kept; the oldest file is fetched again when needed."""
+    monkeypatch.setattr("netspy_scrapy.robots.MAX_LINES", 1000)
+    here = World(ttl=3600)
+    text = b"User-agent: *\n" + b"".join(b"Disallow: /%d\n" % n for n in range(99))
+    for n in range(25):
+        here.learn(text, origin=f"http://{n}.example")
+        here.learn(text, origin="http://again.example")
+
+    known = [n for n in range(25) if here.is_known(f"http://{n}.example")]
+    assert known == list(range(16, 25))
+    assert here.is_known("http://again.example")
+    here.now += 7200
+    for n in range(3000):
+        here.learn(b"User-agent: *\n", origin=f"http://{n}.example")
+    assert sum(here.is_known(f"http://{n}.example") for n in range(3000)) == 1000
+
+
 def test_last_good_survives_many_other_origins():
     """However many origins come by, last_good knows the rules of yesterday evening."""
     here = World(ttl=10, on_error="last_good")

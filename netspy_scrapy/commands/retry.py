@@ -1,7 +1,7 @@
-"""``netspy-retry``: replay what a crawl could not store.
+"""``netspy-retry``: replay what a crawl could not store, and fetch again what failed.
 
-Exit status: 0 if nothing is left, 1 if rows are left (or were set aside as broken), 2 if the
-command or the project's settings cannot be used, 130 after Ctrl-C.
+Exit status: 0 if nothing is left, 1 if rows or requests are left (or were set aside as broken), 2
+if the command or the project's settings cannot be used, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.commands.console import Console, Interrupted, brief
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
+from netspy_scrapy.commands.requests import Probe, RequestCommand
 from netspy_scrapy.commands.sinks import Sinks, describe
 from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
 from netspy_scrapy.dumps.files import DumpFile
@@ -38,12 +39,16 @@ from netspy_scrapy.spiders.setup import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scrapy import Spider
     from scrapy.settings import BaseSettings, Settings
 
     from netspy_scrapy.dumps.claims import ClaimedFile
 
 _NAME = "netspy-retry"
-_DESCRIPTION = "Replay what a crawl could not store: each row goes to the sinks that still owe it."
+_DESCRIPTION = (
+    "Replay what a crawl could not store: each row goes to the sinks that still owe it (--items). "
+    "Fetch again what failed or was not done: each request runs through its spider (--requests)."
+)
 _LEFT = 1
 _UNUSABLE = 2
 
@@ -77,7 +82,7 @@ class Command(ScrapyCommand):
 
     def syntax(self) -> str:
         """Return the options, for the help."""
-        return "--items [--path FILE]"
+        return "--items | --requests [--path FILE]"
 
     def short_desc(self) -> str:
         """Return what the list of commands says."""
@@ -109,6 +114,18 @@ class Command(ScrapyCommand):
 def _add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--items", action="store_true", help="replay the rows of FAILED_ITEM_PATH")
+    what.add_argument(
+        "--requests", action="store_true", help="fetch the requests of FAILED_REQUEST_PATH again"
+    )
+    parser.add_argument("--limit", type=_positive, metavar="N", help="--requests: N at most")
+    parser.add_argument(
+        "--reason", metavar="TEXT", help="--requests: only those with TEXT in reason or status"
+    )
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="--requests: only ask whether the sites answer; nothing is replayed",
+    )
     parser.add_argument("--path", metavar="FILE", help="replay this file instead")
     parser.add_argument(
         "--spider",
@@ -120,9 +137,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         _complete(settings)
-        if options.spider:
-            _add_settings_of(options.spider, settings)
-        return _ItemCommand(settings, options.path).run()
+        spider = _spider(options.spider, settings) if options.spider else None
+        replay = _replay_requests if options.requests else _replay_items
+        return replay(options, settings, spider)
     except ConfigError as exc:
         because = "" if exc.__cause__ is None else f" ({describe(exc.__cause__)})"
         return _refuse(describe(exc) + because)
@@ -134,6 +151,36 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     except KeyboardInterrupt:
         print(f"{_NAME}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _replay_items(
+    options: argparse.Namespace, settings: Settings, spider: type[Spider] | None
+) -> int:
+    for name in ("limit", "reason", "probe"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} belongs to --requests", print_help=False)
+    if spider is not None:
+        spider.update_settings(settings)
+    return _ItemCommand(settings, options.path).run()
+
+
+def _replay_requests(
+    options: argparse.Namespace, settings: Settings, spider: type[Spider] | None
+) -> int:
+    reason = options.reason or ""
+    if options.probe:
+        return Probe(settings, _NAME, path=options.path, reason=reason).run()
+    command = RequestCommand(
+        settings, _NAME, path=options.path, spider=spider, reason=reason, limit=options.limit
+    )
+    return command.run()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
 
 
 def _refuse(text: str) -> int:
@@ -156,15 +203,15 @@ def _complete(settings: BaseSettings) -> None:
     settings.setdict(translated(environment_settings(os.environ)), "project")
 
 
-def _add_settings_of(name: str, settings: Settings) -> None:
-    """Add what the spider *name* (of the project, or of a file) sets for itself."""
+def _spider(name: str, settings: Settings) -> type[Spider]:
+    """Return the spider *name*, of the project or of a file."""
     if is_file(name):
         spiders = spiders_of_file(Path(name))
         if len(spiders) > 1:
             raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
     else:
         spiders = spiders_of_project(settings, [name])
-    spiders[0].update_settings(settings)
+    return spiders[0]
 
 
 def _with_pipelines(pairs: list[str]) -> list[str]:

@@ -25,6 +25,8 @@ from netspy_scrapy.http.request import NETSPY_PRIORITY
 from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
@@ -45,8 +47,8 @@ def request_record(
     state["callback"] = callback_name(request.callback, spider)
     state["errback"] = callback_name(request.errback, spider)
     meta = request.meta
-    rendering = meta.get(metakeys.RENDER)
-    rendering = rendering if isinstance(rendering, dict) else {}
+    asked = meta.get(metakeys.RENDER)
+    render = asked if isinstance(asked, dict) else {}
     kwargs = dict(getattr(request, "requests_kwargs", None) or {})
     if not hasattr(request, "requests_kwargs"):
         if request.headers:
@@ -66,8 +68,8 @@ def request_record(
         "retry_times": meta.get("retry_times", 0),
         "filter_repeat": not request.dont_filter,
         "render": bool(meta.get(metakeys.RENDER)),
-        "wait_for": rendering.get("wait_for"),
-        "render_time": rendering.get("time"),
+        "wait_for": render.get("wait_for"),
+        "render_time": render.get("time"),
         "cb_kwargs": request.cb_kwargs,
         "requests_kwargs": kwargs,
         "custom": getattr(request, "custom", {}),
@@ -101,12 +103,15 @@ def callback_name(callback: Any, spider: Spider) -> str | None:
 class RequestDump:
     """Writes the lines of a crawl: collected on the event loop, appended in a thread."""
 
-    def __init__(self, path: str, crawler: Crawler) -> None:
+    def __init__(self, path: str, crawler: Crawler, on_mark: Callable[[], None]) -> None:
         self.path = path
         self.accepted = 0
-        """How many lines were taken."""
+        """How many lines it took."""
         self.mark = 0
-        """The number up to which every line is in the file, or is known to be lost."""
+        """How many of them, from the first on, are in the file."""
+        self._on_mark = on_mark
+        self.is_broken = False
+        """Whether a line was lost: from then on the mark does not rise."""
         self._file = DumpFile(path)
         self.problem = self._file.check_writable()
         """Why lines cannot be written; None: they can, as far as is known."""
@@ -117,6 +122,7 @@ class RequestDump:
 
     def add(self, request: Request, *, reason: str, status: int | None = None) -> None:
         """Take *request*; its line is written soon, at the latest by :meth:`close`."""
+        self.accepted += 1
         spider = self._crawler.spider
         assert spider is not None
         try:
@@ -127,6 +133,7 @@ class RequestDump:
             stats = self._crawler.stats
             assert stats is not None
             stats.inc_value(keys.REQUESTS_LOST)
+            self._is_broken = True
             logger.exception("LOST: %s cannot be dumped", shown(request))
             return
         if replaced:
@@ -180,6 +187,7 @@ class RequestDump:
             await in_thread(self._file.append, lines)
         except DumpError as exc:
             self.problem = str(exc)
+            self.is_broken = True
             stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all
                 "LOST: %d failed requests could not be written: %s", len(lines), exc
@@ -187,8 +195,10 @@ class RequestDump:
         else:
             self.problem = None
             stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
+            if not self.is_broken:
+                self.mark = number
+                self._on_mark()
         finally:
-            self.mark = number
             self._task = None
             if self._lines:
                 self._start()

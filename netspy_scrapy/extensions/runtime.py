@@ -46,6 +46,7 @@ class Runtime:
         self._is_open = False
         self._process = os.getpid()
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
+        crawler.signals.connect(self.engine_started, signals.engine_started)
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
 
     @classmethod
@@ -56,13 +57,16 @@ class Runtime:
     def spider_opened(self) -> None:
         """Start the clock."""
         _scrapy.watch_closing(self._crawler, self._closing)
-        pipelines = _scrapy.item_pipelines(self._crawler)
-        foreign = any(not isinstance(one, BasePipeline) for one in pipelines)
-        self._context.escapes.guard(items=foreign)
         atexit.register(self.last_words)
         self._is_open = True
         if self._settings.max_runtime > 0:
             self._later(self._settings.max_runtime, self._time_is_up)
+
+    def engine_started(self) -> None:
+        """Guard what user code raises, around all that others do to callbacks."""
+        pipelines = _scrapy.item_pipelines(self._crawler)
+        foreign = any(not isinstance(one, BasePipeline) for one in pipelines)
+        self._context.escapes.guard(items=foreign)
 
     def spider_closed(self) -> None:
         """Stop the clock."""

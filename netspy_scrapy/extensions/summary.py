@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
+    from netspy_scrapy.health import DomainRecord
+
 logger = logging.getLogger(__name__)
+
+#: Domains that are named with their rests.
+_DOMAINS = 5
 
 
 class RunSummary:
@@ -62,6 +67,7 @@ def summary_lines(
     rests, circuits = stats.get(keys.RESTS, 0), stats.get(keys.CIRCUITS, 0)
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
+        lines += _domain_lines(context.politeness.health.records)
     filtered = {
         "duplicate requests": stats.get("dupefilter/filtered", 0),
         "outside allowed_domains": stats.get("offsite/filtered", 0),
@@ -81,6 +87,18 @@ def summary_lines(
 def _line(label: str, total: int, parts: dict[str, int]) -> str:
     shown = ", ".join(f"{cause} {count}" for cause, count in parts.items() if count)
     return f"  {label:<9}{total}" + (f"  ({shown})" if shown else "")
+
+
+def _domain_lines(records: dict[str, DomainRecord]) -> list[str]:
+    """Return a line for each of the domains that rested longest."""
+    longest = sorted(records.items(), key=lambda pair: -pair[1].seconds)
+    lines = []
+    for name, record in longest[:_DOMAINS]:
+        circuits = f", circuit opened {record.circuits} times" if record.circuits else ""
+        lines.append(f"    {name}: {record.rests} rests, {record.seconds:.3g} s{circuits}")
+    if len(longest) > _DOMAINS:
+        lines.append(f"    and {len(longest) - _DOMAINS} more domains")
+    return lines
 
 
 def _sink_line(sink: str, stats: dict[str, Any]) -> str:
@@ -112,7 +130,8 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
         )
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
-        steps.append(f"{requests} requests in {context.dump_settings.request_path}")
+        path = context.dump_settings.request_path
+        steps.append(f"{requests} requests in {path}: netspy-retry --requests fetches them")
     lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from netspy_scrapy.receipts import Receipts
+    from netspy_scrapy.durable import WhenDurable
     from netspy_scrapy.scheduling.journal import Position
 
 logger = logging.getLogger(__name__)
@@ -50,10 +50,10 @@ class Job:
     Raises :exc:`ConfigError` if another crawl is running in the folder.
     """
 
-    def __init__(self, crawler: Crawler, folder: Path, receipts: Receipts) -> None:
+    def __init__(self, crawler: Crawler, folder: Path, when_durable: WhenDurable) -> None:
         self._crawler = crawler
         self._folder = folder
-        self._receipts = receipts
+        self._when_durable = when_durable
         self._numbers: dict[Request, int] = {}
         """What was taken out of a queue and is not done, as the journal numbers it."""
         self._timer: asyncio.TimerHandle | None = None
@@ -129,7 +129,7 @@ class Job:
         """Note that the crawl is through with *request*."""
         number = self._numbers.pop(request, None)
         if number is not None:
-            self._receipts.when_safe(partial(self._done, number))
+            self._when_durable.call(partial(self._done, number))
 
     def close(self, *, queues_are_closed: bool) -> None:
         """End the run; what the queues do not hold stays in the journal for the next one."""

@@ -86,8 +86,9 @@ class ReadyQueue:
         self._parked_until: dict[str, float] = {}
         self._order = itertools.count()
         self._length = 0
-        self._urgent: deque[Request] = deque()
-        self._returned: dict[str, list[Request]] = {}
+        self._front: dict[str, deque[Request]] = {}
+        """By domain, what goes before its queue: a robots.txt that was redirected, and the page
+        that waited for a robots.txt."""
         self._politeness.add_queue(self)
         for domain, priorities in startprios.items():
             queue = self._queues[domain] = self._new_queue(domain, priorities)
@@ -97,9 +98,11 @@ class ReadyQueue:
     # Scrapy's interface --------------------------------------------------------------------------
     def push(self, request: Request) -> None:
         """Add *request* to its domain's queue."""
-        if metakeys.ROBOTS in request.meta:  # what all others of its origin wait for
-            self._urgent.append(request)
+        if metakeys.ROBOTS in request.meta:
+            domain = self._politeness.state_of(request).name
+            self._front.setdefault(domain, deque()).appendleft(request)
             self._length += 1
+            self._place(domain)
             return
         if metakeys.DOMAIN not in request.meta:  # another scheduler has not assigned it
             self._politeness.assign(request)
@@ -122,8 +125,6 @@ class ReadyQueue:
     def pop(self) -> Request | None:
         """Return a request of the next domain that may be asked now."""
         now = self._registry.clock()
-        if self._urgent and (request := self._pop_urgent(now)) is not None:
-            return request
         self._unpark_due(now)
         while self._ring:
             domain = self._ring.popleft()
@@ -138,18 +139,18 @@ class ReadyQueue:
 
     def _pop_of(self, domain: str, now: float) -> Request | None:
         queue = self._queues.get(domain)
-        returned = self._returned.get(domain)
-        if queue is None and not returned:
+        front = self._front.get(domain)
+        if queue is None and not front:
             return None
         state = self._registry.get(domain)
         if not self._may_go(state, now):
             return None
         request: Request | None
-        if returned:  # what came of its robots.txt is known, even if that is old by now
-            request = returned.pop()
+        if front:  # what came of a page's robots.txt is known, even if that is old by now
+            request = front.popleft()
             self._length -= 1
-            if not returned:
-                del self._returned[domain]
+            if not front:
+                del self._front[domain]
             request = self._politeness.start(request, state)
         else:
             assert queue is not None
@@ -161,7 +162,7 @@ class ReadyQueue:
                 ahead = self._politeness.ahead_of(request)
                 if ahead is not None:
                     # robots.txt first; the request waits where it was.
-                    self._returned.setdefault(domain, []).append(request)
+                    self._front.setdefault(domain, deque()).append(request)
                     self._length += 1
                     request = ahead
                 request = self._politeness.start(request, state)
@@ -192,28 +193,15 @@ class ReadyQueue:
             self._drop(domain, queue)
         return request
 
-    def _pop_urgent(self, now: float) -> Request | None:
-        for _ in range(len(self._urgent)):
-            request = self._urgent.popleft()
-            state = self._politeness.state_of(request)
-            if state.ready_at <= now and not state.is_full:
-                self._length -= 1
-                return self._politeness.start(request, state)
-            self._urgent.append(request)
-            if state.ready_at > now:
-                self._politeness.parked(state.ready_at)
-        return None
-
     def peek(self) -> Request | None:
         """Return nothing: what is next depends on the time at which it is asked."""
         return None
 
     def close(self) -> dict[str, list[int]]:
         """Close the queues below; return the state that a job directory keeps."""
-        for requests in list(self._returned.values()):
-            for request in requests:
-                self.push(request)
-        self._returned.clear()
+        front, self._front = self._front, {}
+        for request in _pages(front):
+            self.push(request)
         state = {domain: queue.close() for domain, queue in self._queues.items()}
         self._queues.clear()
         self._length = 0
@@ -223,7 +211,7 @@ class ReadyQueue:
         return self._length
 
     def __contains__(self, domain: str) -> bool:
-        return domain in self._queues or domain in self._returned
+        return domain in self._queues or domain in self._front
 
     # What the politeness tells -------------------------------------------------------------------
     def reconsider(self, domain: str) -> None:
@@ -233,14 +221,13 @@ class ReadyQueue:
 
     def has_robots(self, origin: str) -> bool:
         """Tell whether the robots.txt of *origin* is still to be fetched."""
-        return any(request.meta[metakeys.ROBOTS] == origin for request in self._urgent)
+        lines = self._front.values()
+        return any(one.meta.get(metakeys.ROBOTS) == origin for line in lines for one in line)
 
     def drain(self) -> Iterable[Request]:
         """Take everything out, whether it may go or not."""
-        self._urgent.clear()  # robots.txt is no work that is left
-        for requests in self._returned.values():
-            yield from requests
-        self._returned.clear()
+        front, self._front = self._front, {}
+        yield from _pages(front)
         for domain, queue in list(self._queues.items()):
             while queue:
                 request: Request | None = queue.pop()
@@ -253,13 +240,19 @@ class ReadyQueue:
     # Own methods ---------------------------------------------------------------------------------
     def _may_go(self, state: DomainState, now: float) -> bool:
         """Tell whether the domain may be asked now; else park it, or leave it till it is told."""
-        if state.is_full or state.name in self._politeness.held:
+        if state.is_full:
+            return False
+        if self._politeness.is_held(state.name) and not self._robots_waits(state.name):
             return False
         ready = state.ready_at
         if ready > now:
             self._park(state.name, ready)
             return False
         return True
+
+    def _robots_waits(self, domain: str) -> bool:
+        front = self._front.get(domain)
+        return front is not None and metakeys.ROBOTS in front[0].meta  # it is never empty
 
     def _place(self, domain: str) -> None:
         if self._may_go(self._registry.get(domain), self._registry.clock()):
@@ -300,6 +293,11 @@ class ReadyQueue:
         if self._key:
             with suppress(OSError):  # the folder of a disk queue that left nothing behind
                 Path(self._key, _scrapy.queue_folder(domain)).rmdir()
+
+
+def _pages(front: dict[str, deque[Request]]) -> Iterable[Request]:
+    """Return the pages among what goes first: robots.txt is no work that is left."""
+    return (one for line in front.values() for one in line if metakeys.ROBOTS not in one.meta)
 
 
 def _is_early(request: Request) -> bool:

@@ -63,12 +63,12 @@ class Scheduler(ScrapyScheduler):
         self._waiting: list[tuple[float, int, Request]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
-        self.starved = False
-        """Whether the engine was told that no request may go, and none came since."""
+        self.starved = asyncio.Event()
+        """Set when the engine is told that no request may go, until one comes."""
         folder = job_dir(self.crawler.settings)
         if folder is None:
             return super().open(spider)
-        self.job = Job(self.crawler, Path(folder), self._context.receipts)
+        self.job = Job(self.crawler, Path(folder), self._context.when_durable)
         try:
             if self.job.was_recovered:  # Scrapy's filter has read its file already
                 self.df.close("recovered")
@@ -91,6 +91,15 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        receipts = self._context.receipts_in_use
+        receipt = None if receipts is None else receipts.adopt(request)
+        queued = self._enqueue(request)
+        if receipts is not None:
+            receipts.adopted(receipt, request, queued=bool(queued))
+        return queued is not False
+
+    def _enqueue(self, request: Request) -> bool | None:
+        """Return what ``enqueue_request`` does, None if it could not be queued."""
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)
@@ -98,7 +107,7 @@ class Scheduler(ScrapyScheduler):
             self._politeness.assign(request)
             seconds = request.meta.pop(metakeys.DELAY, None)
             if seconds is None or not seconds > 0:
-                self.starved = False
+                self.starved.clear()
                 return super().enqueue_request(request)
             if not request.dont_filter and self.df.request_seen(request):
                 self.df.log(request, self.spider)
@@ -107,6 +116,7 @@ class Scheduler(ScrapyScheduler):
         except Exception as exc:  # noqa: BLE001 - anything raised here would end Scrapy's worker
             reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
             self._context.failures.fail(request, "unqueueable", reason)
+            return None
         return True
 
     def next_request(self) -> Request | None:
@@ -114,8 +124,8 @@ class Scheduler(ScrapyScheduler):
         self._release_due()
         while True:
             request = super().next_request()
-            self.starved = request is None
             if request is None:
+                self.starved.set()
                 return None
             due = request.meta.get(metakeys.NOT_BEFORE)
             if due is None:
@@ -124,11 +134,14 @@ class Scheduler(ScrapyScheduler):
                 del request.meta[metakeys.NOT_BEFORE]
                 break
             self._wait(request, due)
+        self.starved.clear()
         self._context.from_scheduler.add(request)
         return request
 
     def put_back(self, request: Request) -> None:
         """Queue *request* past the filter: it was taken out, or waited, and is not done."""
+        if self._context.receipts_in_use is not None:
+            self._context.receipts.give_back(request)
         try:
             if not self._dqpush(request):
                 self._mqpush(request)
@@ -145,9 +158,16 @@ class Scheduler(ScrapyScheduler):
     def __len__(self) -> int:
         return super().__len__() + len(self._waiting)
 
+    def has_pending_requests(self) -> bool:
+        """Tell whether the crawl goes on: also for downloads past the queue that wait."""
+        return super().has_pending_requests() or self._politeness.waits
+
     @property
     def ready(self) -> int:
-        """How many requests are queued and wait for nothing but a free slot."""
+        """How many requests are queued, those of domains that rest among them.
+
+        Not those that wait here for a time of their own.
+        """
         return super().__len__()
 
     def close(self, reason: str) -> Deferred[None] | None:
@@ -196,7 +216,7 @@ class Scheduler(ScrapyScheduler):
             if self.job is not None:
                 self.job.finished(request)
             released = True
-            self.starved = False
+            self.starved.clear()
         if released or self._timer is None:
             self._set_timer()
 
@@ -212,6 +232,8 @@ class Scheduler(ScrapyScheduler):
         result: Any = super().close(reason)
         if result is not None:
             await result
+        if self.dqs is not None and self._context.receipts_in_use is not None:
+            self._context.receipts.queue_is_kept()
         if self.job is not None:
             self.job.close(queues_are_closed=True)
 
@@ -224,7 +246,10 @@ class Scheduler(ScrapyScheduler):
     async def _dump_unfinished(self, reason: str) -> None:
         """Write what is only in memory to FAILED_REQUEST_PATH."""
         dumped = 0
+        receipts = self._context.receipts_in_use
         for request in self._unfinished():
+            if receipts is not None and self.dqs is None and receipts.is_kept(request):
+                continue  # its line is still in the dump
             self._context.request_dump.add(request, reason=f"unfinished: {reason}")
             dumped += 1
             if dumped % _DUMP_PORTION == 0:

@@ -194,12 +194,21 @@ class AirSpider(scrapy.Spider):
             self.netspy_loop.call_soon_threadsafe(_scrapy.close_spider, self.crawler, "stopped")
 
     # What the crawl calls ------------------------------------------------------------------------
+    def netspy_begin(self) -> None:
+        """Call ``start_callback``, once, before anything is fetched."""
+        if self.netspy_loop is None:
+            self.netspy_loop = asyncio.get_running_loop()
+            try:
+                self.netspy_escapes.call(self.start_callback)
+            except Exception as exc:
+                self.netspy_start_error = exc.raised if isinstance(exc, EscapedError) else exc
+                raise
+
     async def netspy_start(self) -> AsyncIterator[Any]:
         """Yield the first requests as Scrapy takes them."""
-        self.netspy_loop = asyncio.get_running_loop()
+        self.netspy_begin()
         try:
             escapes = self.netspy_escapes
-            escapes.call(self.start_callback)
             given = escapes.call(self.start_requests)
             output = self.netspy_output(given, "start_requests")
             if inspect.isawaitable(output):

@@ -217,14 +217,17 @@ class S(mw.AirSpider):
             yield mw.Request(f"{BASE}/slow?ms=20&n={n}")
 
     def parse(self, request, response):
+        BEGUN.set()
         if "n=5" in request.url and FATE != "thread":
             {raises}
         yield {"url": request.url}
 
 
 FATE, BASE = sys.argv[1:]
+BEGUN = threading.Event()
 if FATE == "thread":
     threading.Thread(target=S().start).start()
+    BEGUN.wait()
     sys.exit(7)
 S().start()
 print("ENDED")

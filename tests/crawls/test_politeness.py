@@ -11,18 +11,9 @@ import scrapy
 
 import netspy_scrapy as mw
 from netspy_scrapy.context import CrawlContext
-from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats
+from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats, times
 
 A, B, C = "127.0.0.1", "127.0.0.2", "127.0.0.3"
-
-
-def times(site: Any, prefix: str, host: str | None = None) -> list[float]:
-    """Return when requests arrived at paths that begin with *prefix*."""
-    return [
-        one.t
-        for one in site.log()
-        if one.path.startswith(prefix) and host in (None, one.host.partition(":")[0])
-    ]
 
 
 # Rests -------------------------------------------------------------------------------------------
@@ -135,6 +126,9 @@ def test_a_domain_that_fails_in_a_row_rests(site: Any, caplog: Any) -> None:
     assert [gap >= 1.0 for gap in gaps] == [False, False, True, False, False, True]
     assert netspy_stats(crawler)["netspy/circuits"] == 2
     assert any("failed 3 times in a row" in r.getMessage() for r in caplog.records)
+    summary = next(r.getMessage() for r in caplog.records if "Run summary" in r.getMessage())
+    assert "  rests    2  (circuits opened 2)\n" in summary
+    assert f"    {A}:{site.port}: 2 rests, 2 s, circuit opened 2 times\n" in summary
 
 
 @pytest.mark.parametrize("path", ["/status/404", "/page/{n}"])
