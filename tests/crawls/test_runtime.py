@@ -62,9 +62,10 @@ class Process:
     def __init__(self, folder: Any, script: str, command: list[str]) -> None:
         (folder / "spider.py").write_text(script)
         self.folder = folder
+        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             [sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "PYTHONPATH": str(folder)},
+            text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )  # fmt: skip
 
     def wait_for(self, text: str) -> None:
