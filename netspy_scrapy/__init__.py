@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RequestError,
         ResponseError,
         SinkFailedError,
+        SinkUnavailableError,
         SpiderError,
         ValidationError,
     )
@@ -52,6 +53,7 @@ _HOMES = {
     "Response": "http.response",
     "ResponseError": "exceptions",
     "SinkFailedError": "exceptions",
+    "SinkUnavailableError": "exceptions",
     "SpiderError": "exceptions",
     "UpdateItem": "items",
     "ValidationError": "exceptions",
@@ -75,6 +77,7 @@ __all__ = [
     "Response",
     "ResponseError",
     "SinkFailedError",
+    "SinkUnavailableError",
     "SpiderError",
     "UpdateItem",
     "ValidationError",

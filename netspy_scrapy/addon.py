@@ -7,6 +7,7 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.pipelines.media import MediaPipeline
@@ -16,7 +17,10 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
+from netspy_scrapy.downloadermiddlewares.compression import CompressionMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
+from netspy_scrapy.downloadermiddlewares.limits import LimitsMiddleware
+from netspy_scrapy.downloadermiddlewares.receiving import ReceivingMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
@@ -26,6 +30,8 @@ from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
+from netspy_scrapy.redis.connection import driver
+from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
@@ -35,6 +41,7 @@ from netspy_scrapy.settings import (
     WEBDRIVER_KEYS,
     DedupSettings,
     DumpSettings,
+    LimitsSettings,
     PaceSettings,
     PolitenessSettings,
     RenderSettings,
@@ -67,10 +74,15 @@ logger = logging.getLogger(__name__)
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
+#: Next to the engine: it judges the answer that all others have left.
+_LIMITS_ORDER = 40
 #: Before Scrapy's own middlewares, which fill in headers and cookies.
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+_COMPRESSION_ORDER = 590
+#: Next to the downloader, behind Scrapy's cache alone.
+_RECEIVING_ORDER = 880
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
@@ -93,7 +105,7 @@ _SINKS = ("Console", "Csv", "Sqlite")
 
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
-             "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE")  # fmt: skip
+             "ROBOTS_USER_AGENT")  # fmt: skip
 
 
 class Addon:
@@ -147,6 +159,12 @@ class Addon:
             )
         if issubclass(self._crawler.spidercls, AirSpider):
             _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
+        if LimitsSettings.are_wanted(settings):
+            _add(settings, name, LimitsMiddleware, _LIMITS_ORDER)
+            _add(settings, name, ReceivingMiddleware, _RECEIVING_ORDER)
+            _replace(
+                settings, name, HttpCompressionMiddleware, CompressionMiddleware, _COMPRESSION_ORDER
+            )
         name = "SPIDER_MIDDLEWARES"
         if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
             self.notes.append(
@@ -231,9 +249,13 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings, RuntimeSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
+        dedup = DedupSettings.from_settings(settings)
+        if dedup.items and dedup.shared:
+            RedisSettings.from_settings(settings)
+            driver("DEDUP_FILTER", dedup.kind)
         if user_set(settings, "SPIDER_THREAD_COUNT"):
             read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
         if settings.getpriority("REQUEST_TIMEOUT") is not None:
@@ -247,6 +269,8 @@ class Addon:
             if deciding(settings, name) == name and settings.getpriority(name) is not None:
                 priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
                 settings.set(theirs, settings[name], priority)
+        if deciding(settings, "MAX_RESPONSE_SIZE") == "MAX_RESPONSE_SIZE":
+            self._raise_maxsize(settings)
         if user_set(settings, "SPIDER_MAX_RUNTIME") and user_set(settings, "CLOSESPIDER_TIMEOUT"):
             # Ours counts, and ends the crawl with a reason of its own.
             settings.set("CLOSESPIDER_TIMEOUT", 0, settings.getpriority("CLOSESPIDER_TIMEOUT") or 0)
@@ -271,6 +295,15 @@ class Addon:
         if user_set(settings, "REQUEST_FINGERPRINTER_CLASS"):
             return
         settings.set("REQUEST_FINGERPRINTER_CLASS", RenderFingerprinter, "addon")
+
+    def _raise_maxsize(self, settings: BaseSettings) -> None:
+        """See that Scrapy's limit, which holds for media too, is not below ours for pages."""
+        ours, theirs = (
+            read_int(settings, name) for name in ("MAX_RESPONSE_SIZE", "DOWNLOAD_MAXSIZE")
+        )
+        if theirs and (not ours or ours > theirs):
+            priority = settings.getpriority("DOWNLOAD_MAXSIZE") or 0
+            settings.set("DOWNLOAD_MAXSIZE", ours, max(priority, SETTINGS_PRIORITIES["addon"]))
 
     # What is worth a warning ---------------------------------------------------------------------
     def _note_contradictions(self, settings: BaseSettings) -> None:

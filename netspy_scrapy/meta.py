@@ -26,3 +26,6 @@ OWN_SLOT = "netspy_own_slot"
 ROBOTS = "netspy_robots"
 #: The domain whose requests wait for this robots.txt.
 HOLDS = "netspy_holds"
+#: Prefixes of content types in place of ALLOWED_CONTENT_TYPES, a list; empty: all. For media
+#: (requests without a callback) it is the only way to have any.
+ALLOWED_CONTENT_TYPES = "netspy_allowed_content_types"

@@ -19,8 +19,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.exceptions import CutOffError, NotRetryError
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Receipts:
 
     # The engine ----------------------------------------------------------------------------------
     def _spider_opened(self) -> None:
-        _scrapy.watch_requests(
+        scraping.watch_requests(
             self._crawler, self._yields, self._yielded, self._errback, self._removed
         )
 

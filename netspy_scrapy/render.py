@@ -15,8 +15,9 @@ from scrapy import signals
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.request import RequestFingerprinter
 
-from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy._scrapy import handlers
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError, RenderError
 from netspy_scrapy.settings import RenderSettings
 
@@ -88,7 +89,7 @@ class Rendering:
 
     def spider_opened(self) -> None:
         """Take over the downloads of requests that are to be rendered."""
-        _scrapy.divert_downloads(self._crawler, self._download, self._close)
+        handlers.divert_downloads(self._crawler, self._download, self._close)
 
     def _download(self, request: scrapy.Request) -> Any:
         """Return the download of *request*, to be awaited; None: it is not rendered."""
@@ -171,11 +172,10 @@ class Rendering:
                 await asyncio.wait_for(asyncio.shield(one), _CLOSE_TIMEOUT)
 
     def _check_size(self, request: scrapy.Request, response: Response) -> None:
-        limit = request.meta.get("download_maxsize", self._settings.max_size)
+        limits = CrawlContext.of(self._crawler).limits
+        limit = limits.size_of(request)
         if limit and len(response.body) > limit:
-            raise RenderError(
-                f"the rendered page has {len(response.body)} bytes: MAX_RESPONSE_SIZE is {limit}"
-            )
+            raise limits.too_large(request, f"{len(response.body)} bytes once it was rendered")
 
     # The browser ---------------------------------------------------------------------------------
     async def _started(self) -> Any:
@@ -202,7 +202,7 @@ class Rendering:
         if self._handler is not None:
             handler, self._handler = self._handler, None
             with suppress(Exception):
-                await asyncio.wait_for(_scrapy.close_handler(handler), _CLOSE_TIMEOUT)
+                await asyncio.wait_for(handlers.close_handler(handler), _CLOSE_TIMEOUT)
 
 
 class _Page:

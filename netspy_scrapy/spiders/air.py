@@ -296,11 +296,14 @@ class AirSpider(scrapy.Spider):
     def netspy_errback(self, failure: Failure) -> Any:
         """Call ``failed_request`` for a download that failed for good.
 
-        What was raised after the download (``validate``, a refused status) is raised again, so
+        A page that was dropped on purpose (robots.txt, a refused type) has no hook. What was raised
+        after the download (``validate``, a refused status) is raised again, so
         that it reaches the spider middleware, which decides on it.
         """
         if not getattr(failure.value, "netspy_download_failed", False):
             failure.raiseException()
+        if getattr(failure.value, "netspy_dropped", False):
+            return ()
         return self.netspy_failed(failure.request, None)  # type: ignore[attr-defined]
 
     def netspy_seal(self, request: Request) -> Request:

@@ -235,7 +235,7 @@ def test_size_after_rendering(site: Any, browser: dict[str, Any]) -> None:
     crawler = crawl(Texts, settings, wanted=[(site.url("/big"), True)])
 
     assert crawler.spider.pages == []
-    assert "MAX_RESPONSE_SIZE is 100000" in dumped()[0]["reason"]
+    assert "larger than MAX_RESPONSE_SIZE = 100000 bytes" in dumped()[0]["reason"]
 
 
 def test_webdriver(site: Any, browser: dict[str, Any], caplog: Any) -> None:
