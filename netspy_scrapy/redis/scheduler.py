@@ -367,9 +367,9 @@ class RedisScheduler(Scheduler):
         logger.error("%s", error, extra={"spider": self.spider})
         _scrapy.close_spider(self.crawler, "redis_refused")
 
-    def _mark_running(self) -> None:
-        """Leave nothing behind: a job directory keeps nothing of this queue."""
-        self._running = None
+    def _job_folder(self) -> str | None:
+        """Return None: a job directory keeps nothing of this queue."""
+        return None
 
     async def _close(self, reason: str) -> None:
         self._is_closing = True
