@@ -359,7 +359,7 @@ class RedisScheduler(Scheduler):
     def _stay(self) -> None:
         raise DontCloseSpider
 
-    def _closing(self) -> None:
+    def _closing(self, _reason: str) -> None:
         self._is_closing = True
 
     def refused(self, error: ConfigError) -> None:
