@@ -10,6 +10,7 @@
     ├── PipelineError          a sink cannot do what it was asked
     │   └── UpdateNotSupportedError
     ├── DumpError              a dump file cannot be written or read
+    ├── StoreError             what is known of pages cannot be read or written
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
@@ -71,6 +72,10 @@ class UpdateNotSupportedError(PipelineError):
 
 class DumpError(NetspyError):
     """A dump file cannot be written or read."""
+
+
+class StoreError(NetspyError):
+    """What is known of pages from earlier runs cannot be read or written; the crawl goes on."""
 
 
 class SinkFailedError(NetspyError):

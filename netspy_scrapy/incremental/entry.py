@@ -1,0 +1,112 @@
+"""What is remembered of one page, and under which key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from netspy_scrapy import meta as metakeys
+from netspy_scrapy.exceptions import DumpError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scrapy import Request
+    from scrapy.utils.request import RequestFingerprinterProtocol
+
+#: Bytes of keys and digests.
+_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A page as it was when its rows were safe."""
+
+    key: bytes
+    spider: str
+    url: str
+    etag: bytes | None = None
+    """Byte for byte as the site sent it."""
+    modified: bytes | None = None
+    """Last-Modified, byte for byte; None also where it says too little to ask by."""
+    status: int = 200
+    """Of the last answer: 200 or 304."""
+    fetched: float = 0.0
+    """Unix time of the last answer with a body."""
+    checked: float = 0.0
+    """Unix time of the last answer."""
+    run: int = 0
+    """The spider's run that saw the page last."""
+    size: int = 0
+    """Bytes of the body as they were sent."""
+    digest: bytes | None = None
+    """Of the body; None where nobody needed it."""
+    changes: int = 0
+    """How often in a row the ETag changed although the body did not."""
+    dynamic: bool = False
+    """Whether the ETag says nothing, so that it is no longer asked by."""
+    children: int | None = None
+    """How many requests the callback yielded; None: they are not kept."""
+    body: bytes | None = None
+    """Digest of the body that is kept; None: none is."""
+
+    @property
+    def has_validator(self) -> bool:
+        """Whether the site can be asked if the page changed."""
+        return self.etag is not None or self.modified is not None
+
+
+_BYTES = ("etag", "modified", "digest", "body")
+
+
+def entry_to_json(entry: Entry) -> str:
+    """Return all of *entry* but its key as JSON; bytes become Latin-1 text."""
+    record: dict[str, Any] = {
+        field.name: value
+        for field in fields(Entry)
+        if field.name != "key" and (value := getattr(entry, field.name)) != field.default
+    }
+    for name in _BYTES:
+        if name in record:
+            record[name] = record[name].decode("latin-1")
+    return json.dumps(record, separators=(",", ":"))
+
+
+def entry_from_json(key: bytes, text: str | bytes) -> Entry:
+    """Return what :func:`entry_to_json` wrote; raises DumpError if it is something else."""
+    try:
+        record = json.loads(text)
+        for name in _BYTES:
+            if name in record:
+                record[name] = record[name].encode("latin-1")
+        return Entry(key=key, **record)
+    except (AttributeError, TypeError, ValueError) as exc:
+        raise DumpError(f"this is no entry of a page: {exc}") from exc
+
+
+def key_of(
+    request: Request,
+    fingerprinter: RequestFingerprinterProtocol,
+    *,
+    spider: str,
+    headers: Iterable[bytes],
+) -> bytes:
+    """Return the key of a page for one spider.
+
+    Two spiders do different things with a page, a browser sees another one than a plain request,
+    and so may requests with other *headers*: each has an entry of its own.
+    """
+    hasher = blake2b(fingerprinter.fingerprint(request), digest_size=_SIZE)
+    hasher.update(spider.encode() + (b"\0r" if request.meta.get(metakeys.RENDER) else b"\0-"))
+    for name in headers:
+        values = request.headers.getlist(name)
+        if values:
+            hasher.update(b"\0" + name + b"\0" + b"\0".join(values))
+    return hasher.digest()
+
+
+def digest_of(body: bytes) -> bytes:
+    """Return the digest by which two bodies are compared."""
+    return blake2b(body, digest_size=_SIZE).digest()
