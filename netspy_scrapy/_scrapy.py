@@ -312,6 +312,53 @@ class WatchedDownloads:
                 self._outside.copy().run(outcome.callback, result)
 
 
+def watch_requests(
+    crawler: Crawler,
+    yields: Callable[[Any, Any], None],
+    yielded: Callable[[], None],
+    errback: Callable[[Failure], None],
+    removed: Callable[[Request], None],
+) -> None:
+    """Tell what the engine does with requests.
+
+    *yields* gets each output of a callback or errback with the response (or failure) it comes
+    from, after all spider middlewares and right before the engine does; *yielded* is called after.
+    *errback* gets each failure that an errback is asked about. *removed* gets each request once
+    the engine is through with it: callback or errback, and all items in the pipelines. No signal
+    covers all of these.
+    """
+    engine = engine_of(crawler)
+    assert engine is not None
+    slot, scraper = _slot(crawler), cast("Any", engine.scraper)
+    remove, process, call = (
+        slot.remove_request, scraper._process_spidermw_output_async,  # noqa: SLF001
+        scraper.call_spider_async,
+    )  # fmt: skip
+
+    def watched_remove(request: Request) -> None:
+        try:
+            removed(request)
+        finally:
+            remove(request)
+
+    async def watched_process(output: Any, source: Any) -> None:
+        yields(output, source)
+        try:
+            await process(output, source)
+        finally:
+            yielded()
+
+    async def watched_call(result: Any, request: Request) -> Any:
+        if isinstance(result, Failure):
+            result.request = request  # type: ignore[attr-defined]  # as Scrapy does a moment later
+            errback(result)
+        return await call(result, request)
+
+    slot.remove_request = watched_remove
+    scraper._process_spidermw_output_async = watched_process  # noqa: SLF001
+    scraper.call_spider_async = watched_call
+
+
 def _failure(exception: Exception) -> Any:
     return Failure(exception)  # type: ignore[no-untyped-call]
 

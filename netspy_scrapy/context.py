@@ -17,6 +17,7 @@ from netspy_scrapy.failures import Failures
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
+from netspy_scrapy.receipts import Receipts
 from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class CrawlContext:
     @cached_property
     def request_dump(self) -> RequestDump:
         """Where requests go that failed for good, or were not done at a stop."""
-        dump = RequestDump(self.dump_settings.request_path, self.crawler)
+        dump = RequestDump(self.dump_settings.request_path, self.crawler, self.mark_rose)
         self.crawler.signals.connect(dump.close, signals.spider_closed, weak=False)
         return dump
 
@@ -104,6 +105,21 @@ class CrawlContext:
     def failures(self) -> Failures:
         """The one place that counts and dumps what failed or was dropped."""
         return Failures(self)
+
+    @cached_property
+    def receipts(self) -> Receipts:
+        """What tells when a page's outcome is safe; asking for it switches it on for the crawl."""
+        return Receipts(self)
+
+    @property
+    def receipts_in_use(self) -> Receipts | None:
+        """The receipts, if a feature has asked for them."""
+        return self.politeness.receipts
+
+    def mark_rose(self) -> None:
+        """Note that more rows or dump lines are durable."""
+        if self.receipts_in_use is not None:
+            self.receipts.look()
 
     @cached_property
     def politeness(self) -> Politeness:
@@ -132,6 +148,7 @@ class CrawlContext:
             dump=self.item_dump,
             stats=self.stats,
             on_stuck=self._on_stuck,
+            on_mark=self.mark_rose,
             opener=opener,
         )
 

@@ -47,6 +47,8 @@ class Failures:
         """
         if request.callback is NO_CALLBACK:
             return
+        if self._context.receipts_in_use is not None:
+            self._context.receipts.fail(request)
         stats = self._context.stats
         stats.inc_value(keys.FAILURES)
         stats.inc_value(keys.FAILURES_BY_CAUSE.format(cause=cause))
@@ -64,6 +66,8 @@ class Failures:
 
     def drop(self, request: Request, cause: str, reason: str) -> None:
         """Record that *request* was given up on purpose."""
+        if self._context.receipts_in_use is not None:
+            self._context.receipts.drop(request)
         stats = self._context.stats
         stats.inc_value(keys.DROPS)
         stats.inc_value(keys.DROPS_BY_CAUSE.format(cause=cause))

@@ -11,6 +11,10 @@ NOT_BEFORE = "netspy_not_before"
 RETRY_OWNER = "netspy_retry_owner"
 #: Why the answer that follows is final although its status is one to retry.
 GIVEN_UP = "netspy_given_up"
+#: The number of the page's receipt in this run; see netspy_scrapy.receipts.
+RECEIPT = "netspy_receipt"
+#: The number of the receipt of the page that yielded the request.
+PARENT = "netspy_parent"
 #: How a browser is to fetch the page (dict); rendering is not there yet.
 RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scrapy.http import Response
 
     from netspy_scrapy.context import CrawlContext
+    from netspy_scrapy.receipts import Receipts
     from netspy_scrapy.scheduling.queue import ReadyQueue
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class Politeness:
         self._in_flight: dict[Request, DomainState] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.receipts: Receipts | None = None
+        """What follows each request until its outcome is safe, if a feature asked for that."""
         self._direct = DirectDownloads(self, crawler)
         self._auto_throttle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
@@ -287,6 +290,12 @@ class Politeness:
 
     def _admit(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Let a download begin, or have it wait for its turn."""
+        if (
+            self.receipts is not None
+            and metakeys.ROBOTS not in request.meta
+            and self._context.owns(request)
+        ):
+            self.receipts.begin(request)
         if self.is_cut:
             raise CutOffError("the crawl is being stopped")
         if request in self._in_flight or not self.paces_direct:
@@ -310,6 +319,8 @@ class Politeness:
         return len(requests)
 
     def _done(self, request: Request, result: Any) -> None:
+        if self.receipts is not None:
+            self.receipts.downloaded(request, result)
         state = self._in_flight.pop(request, None)
         if state is not None:
             self.registry.finish(state)

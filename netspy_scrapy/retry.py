@@ -152,6 +152,9 @@ class Retrier:
         again.meta[metakeys.RETRY_OWNER] = [fingerprint(again, crawler), redirects, retry_times]
         if seconds > 0:
             again.meta[metakeys.DELAY] = seconds
+        receipts = self._context.receipts_in_use
+        if receipts is not None and self._context.owns(request):
+            receipts.replace(request, again)
         stats = self._context.stats
         stats.inc_value(keys.RETRIES)
         stats.inc_value(keys.RETRIES_BY_CAUSE.format(cause=cause))

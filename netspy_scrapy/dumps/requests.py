@@ -24,6 +24,8 @@ from netspy_scrapy.http.request import NETSPY_PRIORITY
 from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
 
@@ -98,8 +100,15 @@ def callback_name(callback: Any, spider: Spider) -> str | None:
 class RequestDump:
     """Writes the lines of a crawl: collected on the event loop, appended in a thread."""
 
-    def __init__(self, path: str, crawler: Crawler) -> None:
+    def __init__(self, path: str, crawler: Crawler, on_mark: Callable[[], None]) -> None:
         self.path = path
+        self.accepted = 0
+        """How many lines it took."""
+        self.mark = 0
+        """How many of them, from the first on, are in the file."""
+        self._on_mark = on_mark
+        self._is_broken = False
+        """Whether a line was lost: from then on the mark does not rise."""
         self._file = DumpFile(path)
         self._crawler = crawler
         self._lines: list[str] = []
@@ -108,6 +117,7 @@ class RequestDump:
 
     def add(self, request: Request, *, reason: str, status: int | None = None) -> None:
         """Take *request*; its line is written soon, at the latest by :meth:`close`."""
+        self.accepted += 1
         spider = self._crawler.spider
         assert spider is not None
         try:
@@ -118,6 +128,7 @@ class RequestDump:
             stats = self._crawler.stats
             assert stats is not None
             stats.inc_value(keys.REQUESTS_LOST)
+            self._is_broken = True
             logger.exception("LOST: %s cannot be dumped", shown(request))
             return
         if replaced:
@@ -163,17 +174,22 @@ class RequestDump:
 
     async def _write(self) -> None:
         lines, self._lines = self._lines, []
+        number = self.accepted
         stats = self._crawler.stats
         assert stats is not None
         try:
             await asyncio.to_thread(self._file.append, lines)
         except DumpError as exc:
+            self._is_broken = True
             stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all
                 "LOST: %d failed requests could not be written: %s", len(lines), exc
             )
         else:
             stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
+            if not self._is_broken:
+                self.mark = number
+                self._on_mark()
         finally:
             self._task = None
             if self._lines:

@@ -76,6 +76,7 @@ class Batcher:
         dump: ItemDump,
         stats: StatsCollector,
         on_stuck: Callable[[], None],
+        on_mark: Callable[[], None],
         opener: Callable[[], Any] | None = None,
     ) -> None:
         self.accepted = 0
@@ -89,6 +90,7 @@ class Batcher:
         self._dump = dump
         self._stats = stats
         self._on_stuck = on_stuck
+        self._on_mark = on_mark
         self._opener = opener
         self._groups: list[_Group] = []
         self._writing: list[_Group] = []
@@ -257,6 +259,7 @@ class Batcher:
                 self._release()
             if not self.stuck:
                 self.mark = number
+                self._on_mark()
         finally:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()

@@ -75,6 +75,15 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        receipts = self._context.receipts_in_use
+        receipt = None if receipts is None else receipts.adopt(request)
+        queued = self._enqueue(request)
+        if receipts is not None:
+            receipts.adopted(receipt, request, queued=bool(queued))
+        return queued is not False
+
+    def _enqueue(self, request: Request) -> bool | None:
+        """Return what ``enqueue_request`` does, None if it could not be queued."""
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)
@@ -91,6 +100,7 @@ class Scheduler(ScrapyScheduler):
         except Exception as exc:  # noqa: BLE001 - anything raised here would end Scrapy's worker
             reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
             self._context.failures.fail(request, "unqueueable", reason)
+            return None
         return True
 
     def next_request(self) -> Request | None:
@@ -114,6 +124,8 @@ class Scheduler(ScrapyScheduler):
 
     def put_back(self, request: Request) -> None:
         """Queue *request* past the filter: it was taken out, or waited, and is not done."""
+        if self._context.receipts_in_use is not None:
+            self._context.receipts.give_back(request)
         try:
             if not self._dqpush(request):
                 self._mqpush(request)
@@ -188,6 +200,8 @@ class Scheduler(ScrapyScheduler):
         result: Any = super().close(reason)
         if result is not None:
             await result
+        if self.dqs is not None and self._context.receipts_in_use is not None:
+            self._context.receipts.queue_is_kept()
         if self._running is not None:
             self._running.unlink(missing_ok=True)
 

@@ -110,7 +110,10 @@ class OutcomeMiddleware:
         assert request is not None
         if isinstance(exception, HttpStatusError):
             return self._after_failure(request, response)
-        if isinstance(exception, CloseSpider) or request in self._recorded:
+        if isinstance(exception, CloseSpider):
+            self._not_done(request)
+            return None
+        if request in self._recorded:
             return None  # what an errback raised: the page is recorded as failed already
         if isinstance(exception, NotRetryError):
             self._context.failures.drop(request, "NotRetryError", str(exception))
@@ -129,7 +132,12 @@ class OutcomeMiddleware:
             "The callback of %s still yielded after the stop: cut off, the request is kept",
             shown(request), extra={"spider": self._crawler.spider},
         )  # fmt: skip
+        self._not_done(request)
         _scrapy.put_back(self._crawler, request)
+
+    def _not_done(self, request: Request) -> None:
+        if self._context.receipts_in_use is not None:
+            self._context.receipts.give_back(request)
 
     def _accepts(self, response: Response) -> bool:
         settings = self._settings
