@@ -16,6 +16,7 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
+from netspy_scrapy.downloadermiddlewares.incremental import IncrementalMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
@@ -31,6 +32,7 @@ from netspy_scrapy.settings import (
     UNSUPPORTED,
     DedupSettings,
     DumpSettings,
+    IncrementalSettings,
     PaceSettings,
     PolitenessSettings,
     RetrySettings,
@@ -44,6 +46,7 @@ from netspy_scrapy.settings import (
     read_number,
     user_set,
 )
+from netspy_scrapy.spidermiddlewares.children import KeepChildrenMiddleware
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
 from netspy_scrapy.spiders.air import AirSpider
@@ -64,6 +67,11 @@ _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+#: After headers and authorization are set, before cookies; answers come to it unpacked, after
+#: redirects and before retries.
+_INCREMENTAL_ORDER = 560
+#: Next to the spider, before other spider middlewares change what it yields.
+_CHILDREN_ORDER = 1000
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
@@ -109,6 +117,7 @@ class Addon:
         self._note_unwritable(settings)
         self._mirror(settings)
         self._install_middlewares(settings)
+        self._install_incremental(settings)
         self._install_scheduler(settings)
         self._install_pipelines(settings)
         self._install_extensions(settings)
@@ -141,6 +150,12 @@ class Addon:
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
+
+    def _install_incremental(self, settings: BaseSettings) -> None:
+        if not IncrementalSettings.from_settings(settings).enabled:
+            return
+        _add(settings, "DOWNLOADER_MIDDLEWARES", IncrementalMiddleware, _INCREMENTAL_ORDER)
+        _add(settings, "SPIDER_MIDDLEWARES", KeepChildrenMiddleware, _CHILDREN_ORDER)
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
@@ -210,7 +225,7 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings, RuntimeSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings, IncrementalSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         if user_set(settings, "SPIDER_THREAD_COUNT"):

@@ -14,6 +14,7 @@ from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
 from netspy_scrapy.failures import Failures
+from netspy_scrapy.incremental.crawl import Incremental
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
@@ -120,6 +121,11 @@ class CrawlContext:
         """Note that more rows or dump lines are durable."""
         if self.receipts_in_use is not None:
             self.receipts.look()
+
+    @cached_property
+    def incremental(self) -> Incremental:
+        """What is known of pages from earlier runs."""
+        return Incremental.from_context(self)
 
     @cached_property
     def politeness(self) -> Politeness:

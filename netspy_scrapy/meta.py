@@ -25,3 +25,8 @@ OWN_SLOT = "netspy_own_slot"
 ROBOTS = "netspy_robots"
 #: The domain whose requests wait for this robots.txt.
 HOLDS = "netspy_holds"
+#: Whether incremental crawling (NETSPY_INCREMENTAL) counts for the request: False, or what is done
+#: with its page if that did not change: "skip", "follow", "reparse".
+INCREMENTAL = "netspy_incremental"
+#: The header that incremental crawling added to the request for this attempt, ``[name, value]``.
+VALIDATOR = "netspy_validator"

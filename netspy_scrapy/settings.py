@@ -19,6 +19,7 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.domains import Pace
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.incremental.policy import MODES, Policy
 from netspy_scrapy.policies import DomainPolicies
 
 if TYPE_CHECKING:
@@ -104,6 +105,28 @@ SETTINGS: dict[str, Setting] = {
     "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
     "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
+    # Fetching only what changed
+    "NETSPY_INCREMENTAL": Setting(False, "ask sites whether pages changed since the last run"),
+    "NETSPY_INCREMENTAL_STORE": Setting("sqlite", 'where pages are remembered: "sqlite"'),
+    "NETSPY_INCREMENTAL_PATH": Setting("netspy_incremental.db", 'the file of "sqlite"'),
+    "NETSPY_INCREMENTAL_ON_304": Setting(
+        "skip",
+        'an unchanged page: "skip", "follow" the requests it yielded last time, or "reparse" the '
+        "body that was kept",
+    ),
+    "NETSPY_INCREMENTAL_COMPARE_BODY": Setting(
+        False, "a page sent again with the body of last time counts as unchanged"
+    ),
+    "NETSPY_INCREMENTAL_MIN_AGE": Setting(
+        0.0, "seconds before a page without any validator is fetched again"
+    ),
+    "NETSPY_INCREMENTAL_DYNAMIC_AFTER": Setting(
+        3, "changes of the ETag alone, in a row, after which it is no longer asked by; 0: never"
+    ),
+    "NETSPY_INCREMENTAL_HEADERS": Setting(
+        ["Accept", "Accept-Language", "Authorization"],
+        "request headers with which a page is another page",
+    ),
     # Items and sinks
     "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
     "BUFFER_FLUSH_INTERVAL": Setting(0.1, "seconds a row waits for its batch to fill"),
@@ -211,6 +234,14 @@ def read_text(settings: BaseSettings, name: str) -> str:
     if not text or isinstance(value, (bool, int, float, list, dict)):
         raise ConfigError(name, value, "a text that is not empty")
     return text
+
+
+def read_choice(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:
+    """Read *name* as one of a few words."""
+    value = _get(settings, name)
+    if value not in allowed:
+        raise ConfigError(name, value, " or ".join(f'"{one}"' for one in allowed))
+    return str(value)
 
 
 def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
@@ -493,6 +524,46 @@ class RobotsSettings:
             cache_ttl=read_number(settings, "ROBOTS_CACHE_TTL", unit="seconds"),
             on_error=on_error,
         )
+
+
+@dataclass(frozen=True)
+class IncrementalSettings:
+    """Whether and how only what changed is fetched."""
+
+    enabled: bool
+    store: str
+    path: str
+    on_304: str
+    min_age: float
+    policy: Policy
+    headers: tuple[bytes, ...]
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> IncrementalSettings:
+        """Read how unchanged pages are treated."""
+        return cls(
+            enabled=read_bool(settings, "NETSPY_INCREMENTAL"),
+            store=read_choice(settings, "NETSPY_INCREMENTAL_STORE", ("sqlite",)),
+            path=read_text(settings, "NETSPY_INCREMENTAL_PATH"),
+            on_304=read_choice(settings, "NETSPY_INCREMENTAL_ON_304", MODES),
+            min_age=read_number(settings, "NETSPY_INCREMENTAL_MIN_AGE", unit="seconds"),
+            policy=Policy(
+                compare_body=read_bool(settings, "NETSPY_INCREMENTAL_COMPARE_BODY"),
+                dynamic_after=read_int(settings, "NETSPY_INCREMENTAL_DYNAMIC_AFTER"),
+            ),
+            headers=_header_names(settings, "NETSPY_INCREMENTAL_HEADERS"),
+        )
+
+
+def _header_names(settings: BaseSettings, name: str) -> tuple[bytes, ...]:
+    value = _get(settings, name)
+    if isinstance(value, str):
+        value = [one.strip() for one in value.split(",") if one.strip()]
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(
+        isinstance(one, str) and one.isascii() and one for one in value
+    ):
+        raise ConfigError(name, value, "a list of names of headers")
+    return tuple(sorted(one.title().encode() for one in value))
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
-    entry = Entry(*row[:12], bool(row[12]), *row[13:])
+    entry = Entry(*(*row[:12], bool(row[12]), *row[13:]))
     if not isinstance(entry.etag, (bytes, type(None))):
         raise sqlite3.DatabaseError("malformed: an ETag that is no bytes")
     return entry

@@ -136,7 +136,7 @@ class Store:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="netspy-incremental")
         self._held = Changes()
         self._writing = Changes()
-        self._wanted: dict[bytes, asyncio.Future[Entry | None]] = {}
+        self._wanted: dict[bytes, list[asyncio.Future[Entry | None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[int] | None = None
@@ -155,12 +155,11 @@ class Store:
         for changes in (self._held, self._writing):
             if key in changes.entries:
                 return changes.entries[key]
-        future = self._wanted.get(key)
-        if future is None:
-            future = self._wanted[key] = asyncio.get_running_loop().create_future()
-            if self._reader is None:
-                self._reader = self._start(self._look_up())
-        return await asyncio.shield(future)
+        future: asyncio.Future[Entry | None] = asyncio.get_running_loop().create_future()
+        self._wanted.setdefault(key, []).append(future)
+        if self._reader is None:
+            self._reader = self._start(self._look_up())
+        return await future
 
     async def children(self, key: bytes) -> bytes | None:
         """Return what was given to :meth:`put` as the children of a page."""
@@ -181,9 +180,10 @@ class Store:
             await asyncio.sleep(0)  # what else comes in this turn of the loop goes along
             wanted, self._wanted = self._wanted, {}
             found = await self._read(self._backend.read, list(wanted))
-            for key, future in wanted.items():
-                if not future.done():
-                    future.set_result(None if found is None else found.get(key))
+            for key, futures in wanted.items():
+                for future in futures:
+                    if not future.done():
+                        future.set_result(None if found is None else found.get(key))
         self._reader = None
 
     async def _read(self, function: Callable[..., T], *args: object) -> T | None:

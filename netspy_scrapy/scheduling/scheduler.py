@@ -19,6 +19,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.http.request import Request as FacadeRequest
+from netspy_scrapy.incremental.validator import clear_validator
 from netspy_scrapy.retry import claim_budget
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Scheduler(ScrapyScheduler):
         """Queue *request* past the filter: it was taken out, or waited, and is not done."""
         if self._context.receipts_in_use is not None:
             self._context.receipts.give_back(request)
+        clear_validator(request)  # when its turn comes again, it is asked anew
         try:
             if not self._dqpush(request):
                 self._mqpush(request)
