@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
@@ -22,23 +21,21 @@ from scrapy.utils.log import configure_logging
 from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.commands.console import Console, Interrupted, brief
+from netspy_scrapy.commands.project import add_settings_of, complete, make_importable
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
 from netspy_scrapy.commands.sinks import Sinks, describe
-from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, DumpError
 from netspy_scrapy.settings import SinkSettings, read_text
 from netspy_scrapy.spiders.setup import (
-    environment_settings,
-    file_settings,
     pipelines,
-    translated,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from scrapy.settings import BaseSettings, Settings
+    from scrapy.settings import Settings
 
     from netspy_scrapy.dumps.claims import ClaimedFile
 
@@ -57,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="set/override setting (may be repeated)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    _make_importable()
+    make_importable()
     try:
         settings = get_project_settings()
     except Exception as exc:  # noqa: BLE001 - runs the project's code
@@ -102,7 +99,7 @@ class Command(ScrapyCommand):
         if args:
             raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
         assert self.settings is not None
-        _make_importable()
+        make_importable()
         self.exitcode = _run(opts, self.settings)
 
 
@@ -119,9 +116,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
-        _complete(settings)
+        complete(settings)
         if options.spider:
-            _add_settings_of(options.spider, settings)
+            add_settings_of(options.spider, settings)
         return _ItemCommand(settings, options.path).run()
     except ConfigError as exc:
         because = "" if exc.__cause__ is None else f" ({describe(exc.__cause__)})"
@@ -142,31 +139,6 @@ def _refuse(text: str) -> int:
 
 
 # Settings --------------------------------------------------------------------------------------
-def _make_importable() -> None:
-    """Let modules of the working folder be imported, as a script there could."""
-    here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-
-
-def _complete(settings: BaseSettings) -> None:
-    """Add what a netspy spider reads besides the project: its file and its variables."""
-    settings.set("LOG_LEVEL", "INFO", "command")
-    settings.setdict(translated(file_settings()), "project")
-    settings.setdict(translated(environment_settings(os.environ)), "project")
-
-
-def _add_settings_of(name: str, settings: Settings) -> None:
-    """Add what the spider *name* (of the project, or of a file) sets for itself."""
-    if is_file(name):
-        spiders = spiders_of_file(Path(name))
-        if len(spiders) > 1:
-            raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
-    else:
-        spiders = spiders_of_project(settings, [name])
-    spiders[0].update_settings(settings)
-
-
 def _with_pipelines(pairs: list[str]) -> list[str]:
     """Return ``-s`` values where a list of ITEM_PIPELINES has become Scrapy's dict."""
     changed = []

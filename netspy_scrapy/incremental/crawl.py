@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,6 +23,7 @@ from netspy_scrapy.incremental.pages import (
     unpack_response,
 )
 from netspy_scrapy.incremental.policy import FOLLOW, MODES, REPARSE, Answer, Meaning
+from netspy_scrapy.incremental.sqlite import SqliteBackend
 from netspy_scrapy.incremental.store import Store
 from netspy_scrapy.incremental.validator import clear_validator, set_validator
 from netspy_scrapy.logs import shown
@@ -80,6 +82,7 @@ class Incremental:
         self._told: set[str] = set()
         connect = self._crawler.signals.connect
         connect(self._spider_opened, signals.spider_opened)
+        connect(self._spider_closed, signals.spider_closed)
         connect(self._response_downloaded, signals.response_downloaded)
         # After spider_closed, when feeds and the last batches are durable.
         connect(self._engine_stopped, signals.engine_stopped)
@@ -276,6 +279,16 @@ class Incremental:
                 extra={"spider": self._crawler.spider},
             )  # fmt: skip
 
+    def _spider_closed(self) -> None:
+        stats = self._context.stats
+        asked = stats.get_value(keys.INCREMENTAL_ASKED, 0)
+        if asked and not stats.get_value(keys.INCREMENTAL_NOT_MODIFIED, 0):
+            logger.warning(
+                "Sites answered none of %d conditional requests with 304: either all of these "
+                "pages changed, or the sites (or a proxy) do not heed If-None-Match and "
+                "If-Modified-Since", asked, extra={"spider": self._crawler.spider},
+            )  # fmt: skip
+
     def _response_downloaded(self, request: Request) -> None:
         # Before a redirect or a retry copies the headers.
         clear_validator(request)
@@ -285,9 +298,10 @@ class Incremental:
 
 
 def _backend(settings: IncrementalSettings) -> Backend:
-    from netspy_scrapy.incremental.sqlite import SqliteBackend  # noqa: PLC0415
-
-    return SqliteBackend(settings.path)
+    backend = SqliteBackend(settings.path)
+    with suppress(StoreError):  # it is tried again, and then said
+        backend.check()
+    return backend
 
 
 def _answer(response: Response) -> Answer:

@@ -58,12 +58,23 @@ def unpack_requests(data: bytes, spider: Spider) -> list[Request]:
     Raises DumpError if they are damaged, or name a callback that does not exist any more.
     """
     try:
-        lines = zlib.decompress(data).decode().split("\n")
-        return [request_from_dict(decode_line(line), spider=spider) for line in lines if line]
+        return [request_from_dict(state, spider=spider) for state in request_lines(data)]
     except DumpError:
         raise
     except Exception as exc:  # whatever stands in a store that somebody else may write
         raise DumpError(f"the requests that were kept cannot be read: {exc}") from exc
+
+
+def request_lines(data: bytes) -> list[dict[str, Any]]:
+    """Return what :func:`pack_requests` kept as dicts of ``Request.to_dict``.
+
+    Raises DumpError if it is damaged.
+    """
+    try:
+        lines = zlib.decompress(data).decode().split("\n")
+    except (UnicodeDecodeError, zlib.error) as exc:
+        raise DumpError(f"the requests that were kept cannot be read: {exc}") from exc
+    return [decode_line(line) for line in lines if line]
 
 
 def pack_response(response: Response) -> bytes:

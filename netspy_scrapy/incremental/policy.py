@@ -97,6 +97,7 @@ class Policy:
             return Meaning.NOTHING
         if (
             self.compare_body
+            and mode != REPARSE  # its callback wants the body, and here it is
             and entry is not None
             and digest is not None
             and digest == entry.digest

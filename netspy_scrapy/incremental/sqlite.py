@@ -104,11 +104,10 @@ class SqliteBackend:
                 database.close()
 
     # For the command -----------------------------------------------------------------------------
-    def entries(self, where: str = "", parameters: tuple[Any, ...] = ()) -> Iterator[Entry]:
-        """Yield entries in the order of spiders and URLs."""
-        database = self._connected()
-        with closing(database.cursor()) as cursor:
-            for row in cursor.execute(f"{_SELECT} {where} ORDER BY spider, url", parameters):
+    def entries(self) -> Iterator[Entry]:
+        """Yield all entries, in the order of spiders and URLs."""
+        with closing(self._connected().cursor()) as cursor:
+            for row in cursor.execute(f"{_SELECT} ORDER BY spider, url"):
                 yield _entry(row)
 
     def runs(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from netspy_scrapy import stats as keys
 from netspy_scrapy.exceptions import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from scrapy.statscollectors import StatsCollector
 
@@ -108,6 +108,12 @@ class Backend(Protocol):
 
     def write(self, changes: Changes) -> None:
         """Write all of *changes*, or nothing."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield everything, for a command."""
+
+    def runs(self) -> dict[str, int]:
+        """Return the number of the last run of each spider."""
 
     def close(self) -> None:
         """Give everything back."""

@@ -13,6 +13,7 @@ import scrapy
 
 import netspy_scrapy as mw
 from netspy_scrapy import stats as keys
+from netspy_scrapy.downloadermiddlewares.incremental import IncrementalMiddleware
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.incremental.sqlite import SqliteBackend
 from tests.crawling import MEMORY, crawl, dumped, netspy_stats, rows
@@ -133,7 +134,7 @@ def test_switched_off_nothing_is_asked_or_kept(site: Site) -> None:
 
     assert texts(crawler) == ["x"]
     assert not Path("netspy_incremental.db").exists()
-    assert crawler.get_downloader_middleware(mw.Addon) is None
+    assert crawler.get_downloader_middleware(IncrementalMiddleware) is None
     assert conditions(site, "/p") == [(None, None)] * 2
 
 
@@ -449,7 +450,9 @@ def test_a_damaged_entry_is_a_miss(
     with sqlite3.connect("netspy_incremental.db") as database:
         column = "requests" if table == "children" else "body"
         change = "DELETE FROM" if damage == "deleted" else "UPDATE"
-        database.execute(f"{change} {table}" + ("" if damage == "deleted" else f" SET {column}=x'00'"))
+        database.execute(
+            f"{change} {table}" + ("" if damage == "deleted" else f" SET {column}=x'00'")
+        )
     database.close()
     caplog.clear()
     crawler = crawl(Pages, mode, urls=(site.url("/p"),))

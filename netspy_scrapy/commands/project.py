@@ -1,0 +1,43 @@
+"""The settings that a command works with: those of the project, and of a spider."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scrapy.exceptions import UsageError
+
+from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
+from netspy_scrapy.spiders.setup import environment_settings, file_settings, translated
+
+if TYPE_CHECKING:
+    from scrapy import Spider
+    from scrapy.settings import BaseSettings, Settings
+
+
+def make_importable() -> None:
+    """Let modules of the working folder be imported, as a script there could."""
+    here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def complete(settings: BaseSettings) -> None:
+    """Add what a netspy spider reads besides the project: its file and its variables."""
+    settings.set("LOG_LEVEL", "INFO", "command")
+    settings.setdict(translated(file_settings()), "project")
+    settings.setdict(translated(environment_settings(os.environ)), "project")
+
+
+def add_settings_of(name: str, settings: Settings) -> type[Spider]:
+    """Add what the spider *name* (of the project, or of a file) sets for itself; return it."""
+    if is_file(name):
+        spiders = spiders_of_file(Path(name))
+        if len(spiders) > 1:
+            raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
+    else:
+        spiders = spiders_of_project(settings, [name])
+    spiders[0].update_settings(settings)
+    return spiders[0]
