@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RequestError,
         ResponseError,
         SinkFailedError,
+        SinkUnavailableError,
         SpiderError,
         ValidationError,
     )
@@ -49,6 +50,7 @@ _HOMES = {
     "Response": "http.response",
     "ResponseError": "exceptions",
     "SinkFailedError": "exceptions",
+    "SinkUnavailableError": "exceptions",
     "SpiderError": "exceptions",
     "UpdateItem": "items",
     "ValidationError": "exceptions",
@@ -71,6 +73,7 @@ __all__ = [
     "Response",
     "ResponseError",
     "SinkFailedError",
+    "SinkUnavailableError",
     "SpiderError",
     "UpdateItem",
     "ValidationError",

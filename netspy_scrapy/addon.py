@@ -25,6 +25,8 @@ from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
+from netspy_scrapy.redis.connection import driver
+from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
@@ -228,6 +230,10 @@ class Addon:
             PolitenessSettings, RobotsSettings, RuntimeSettings, IncrementalSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
+        dedup = DedupSettings.from_settings(settings)
+        if dedup.items and dedup.shared:
+            RedisSettings.from_settings(settings)
+            driver("DEDUP_FILTER", dedup.kind)
         if user_set(settings, "SPIDER_THREAD_COUNT"):
             read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
         if settings.getpriority("REQUEST_TIMEOUT") is not None:

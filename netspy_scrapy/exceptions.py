@@ -8,7 +8,10 @@
     ├── ItemError              an item cannot be stored as it is
     │   └── UpdateKeyError     an UpdateItem that has no key to update by
     ├── PipelineError          a sink cannot do what it was asked
-    │   └── UpdateNotSupportedError
+    │   ├── UpdateNotSupportedError
+    │   └── SinkUnavailableError    raised by sinks: the server is away, the rows wait
+    ├── RedisFailedError       Redis did not carry out a command
+    │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
     ├── StoreError             what is known of pages cannot be read or written
     ├── SinkFailedError        rows could neither be stored nor dumped
@@ -30,6 +33,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from scrapy.http import Response
 
 
@@ -68,6 +73,55 @@ class PipelineError(NetspyError):
 
 class UpdateNotSupportedError(PipelineError):
     """The sink stores new rows only (CSV, Kafka)."""
+
+
+class RedisFailedError(NetspyError):
+    """Redis did not carry out a command; the message says why, without a password."""
+
+
+class RedisAwayError(RedisFailedError):
+    """Redis cannot be reached, or cannot serve now."""
+
+
+class SinkUnavailableError(PipelineError):
+    """Raised by a sink whose server is away, so that no row is to blame.
+
+    From ``save_items`` or ``update_items``: the batcher keeps the batch and calls again with the
+    same rows, after 0.5 s, then twice as long each time, up to 15 s. The crawl goes on meanwhile.
+    Once the sink is full (ITEM_MAX_CACHED_COUNT, NETSPY_BUFFER_MAX_BYTES) or the crawl closes,
+    and the server has been away for NETSPY_SINK_WAIT seconds, the batch is dumped with the
+    message as the reason, then the next one. One warning when it begins, one line when the server
+    is back. A crawl that closes makes one more attempt first.
+
+    From ``open``: the crawl starts all the same, and ``open`` is called again before the first
+    batch, in the same manner.
+
+    In ``netspy-retry`` the sink is not asked again, and its lines stay.
+
+    The message must hold no password. Of a batch that is stored in part, tell by position
+    (all are offered again of which nothing is told):
+
+    *stored*
+        rows that are stored for sure: they are not offered again.
+    *refused*
+        rows that are refused, with the reasons: dumped, and not offered again.
+    *in_doubt*
+        rows that may be stored (the connection broke before the server's answer came). They are
+        offered again and counted, and the summary says that they may be stored twice.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stored: Iterable[int] = (),
+        refused: Mapping[int, str] | None = None,
+        in_doubt: Iterable[int] = (),
+    ) -> None:
+        super().__init__(message)
+        self.stored = frozenset(stored)
+        self.refused = dict(refused or {})
+        self.in_doubt = frozenset(in_doubt)
 
 
 class DumpError(NetspyError):

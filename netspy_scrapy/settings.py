@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
 _SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
+_SHARED_FILTERS = ("redis", "redis-set")
 
 
 class Setting(NamedTuple):
@@ -67,11 +68,26 @@ SETTINGS: dict[str, Setting] = {
     ),
     # The request filter
     "DEDUP_FILTER": Setting(
-        "memory", 'request filter: "memory" (bloom) or "lite" (exact)', "DUPEFILTER_CLASS"
+        "memory",
+        'filter of requests and items: "memory" (bloom), "lite" (exact), or for items in Redis '
+        '"redis" (bloom), "redis-set" (exact)',
+        "DUPEFILTER_CLASS",
     ),
     "DEDUP_INITIAL_CAPACITY": Setting(1_000_000, "fingerprints the first bloom layer holds"),
     "DEDUP_ERROR_RATE": Setting(1e-6, "share of false positives of the bloom filter"),
     "DEDUP_MAX_LAYERS": Setting(4, "layers the bloom filter may grow to"),
+    "DEDUP_SCOPE": Setting("auto", '"spider", "run" or "auto": how long a filter in Redis lives'),
+    "RUN_ID": Setting("", "name of a run: what processes that work on it together give alike"),
+    # Redis
+    "REDIS_URL": Setting("redis://localhost:6379/0", "server and database"),
+    "REDIS_HOST": Setting(None, "the same in parts, where REDIS_URL is not set: host"),
+    "REDIS_PORT": Setting(None, "port"),
+    "REDIS_DB": Setting(None, "database"),
+    "REDIS_USERNAME": Setting(None, "user"),
+    "REDIS_PASSWORD": Setting(None, "password"),
+    "REDIS_ENCODING": Setting(None, "encoding of keys; unset: UTF-8"),
+    "REDIS_PARAMS": Setting({}, "further arguments of the client, as in scrapy-redis"),
+    "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours begins with"),
     # Concurrency and time
     "SPIDER_THREAD_COUNT": Setting(
         None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"
@@ -133,10 +149,35 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_BUFFER_MAX_BYTES": Setting(
         64 * 1024 * 1024, "bytes of text and binary values that a sink may hold; 0: no limit"
     ),
+    "NETSPY_SINK_WAIT": Setting(
+        30.0, "seconds that rows wait for a server that is away before any is dumped"
+    ),
+    "NETSPY_SINK_TIMEOUT": Setting(
+        60.0, "seconds without an answer after which a server counts as away"
+    ),
     "ITEM_DEFAULT_TABLE": Setting("items", "table of plain dicts"),
     "ITEM_FILTER_ENABLE": Setting(True, "skip items whose fingerprint was stored in this run"),
     "CSV_OUTPUT_DIR": Setting(".", "folder of CsvPipeline's files"),
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
+    "MYSQL_HOST": Setting("localhost", "server of MysqlPipeline"),
+    "MYSQL_PORT": Setting(3306, "its port"),
+    "MYSQL_USER": Setting("root", "who asks"),
+    "MYSQL_PASSWORD": Setting("", "of that user"),
+    "MYSQL_DB": Setting("netspy", "database that has the tables"),
+    "MYSQL_POOL_SIZE": Setting(5, "connections at most"),
+    "MYSQL_UPDATE_ON_DUPLICATE": Setting(
+        True, "a row whose key is there overwrites its fields; False: it is refused"
+    ),
+    "POSTGRES_HOST": Setting("localhost", "server of PostgresPipeline"),
+    "POSTGRES_PORT": Setting(5432, "its port"),
+    "POSTGRES_USER": Setting("postgres", "who asks"),
+    "POSTGRES_PASSWORD": Setting("", "of that user"),
+    "POSTGRES_DB": Setting("netspy", "database that has the tables"),
+    "POSTGRES_POOL_SIZE": Setting(5, "connections at most"),
+    "POSTGRES_ON_CONFLICT": Setting(
+        "nothing", 'a row whose key is there: "nothing", "update" or "error"'
+    ),
+    "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
@@ -149,13 +190,13 @@ SETTINGS: dict[str, Setting] = {
 UNSUPPORTED: frozenset[str] = frozenset(
     {
         "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT",
-        "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
+        "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
         "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
         "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
         "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
-        "RUN_ID", "SPIDER_KEEP_ALIVE",
+        "SPIDER_KEEP_ALIVE",
         "SPIDER_TASK_LEASE", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
         "WEBDRIVER",
@@ -348,13 +389,15 @@ class DedupSettings:
     max_layers: int
     items: bool
     """Whether items are filtered (ITEM_FILTER_ENABLE)."""
+    run: str
+    """The run that filters in Redis live for; empty: the spider's, for ever."""
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> DedupSettings:
         """Read the filters of a crawl."""
         kind = str(_get(settings, "DEDUP_FILTER"))
-        if kind not in ("memory", "lite"):
-            raise ConfigError("DEDUP_FILTER", kind, '"memory" or "lite"')
+        if kind not in ("memory", "lite", *_SHARED_FILTERS):
+            raise ConfigError("DEDUP_FILTER", kind, '"memory", "lite", "redis" or "redis-set"')
         rate = read_number(settings, "DEDUP_ERROR_RATE", unit="false positives in one")
         if not 0 < rate < 1:
             raise ConfigError(
@@ -368,7 +411,23 @@ class DedupSettings:
             error_rate=rate,
             max_layers=read_int(settings, "DEDUP_MAX_LAYERS", minimum=1),
             items=filtered and read_bool(settings, "ITEM_FILTER_ENABLE"),
+            run=_run(settings, needed=kind in _SHARED_FILTERS),
         )
+
+    @property
+    def shared(self) -> bool:
+        """Whether what was seen is in Redis."""
+        return self.kind in _SHARED_FILTERS
+
+
+def _run(settings: BaseSettings, *, needed: bool) -> str:
+    """Return the run that DEDUP_SCOPE and RUN_ID mean; empty: none."""
+    scope, run = str(_get(settings, "DEDUP_SCOPE")), str(_get(settings, "RUN_ID") or "")
+    if scope not in ("auto", "run", "spider"):
+        raise ConfigError("DEDUP_SCOPE", scope, '"auto", "run" or "spider"')
+    if needed and scope == "run" and not run:
+        raise ConfigError("DEDUP_SCOPE", scope, '"auto" or "spider", as RUN_ID is not set')
+    return "" if scope == "spider" else run
 
 
 @dataclass(frozen=True)
@@ -378,6 +437,8 @@ class SinkSettings:
     batch_size: int
     flush_interval: float
     max_bytes: int
+    wait: float
+    """Seconds that rows wait at least for a server that is away."""
     default_table: str
 
     @classmethod
@@ -387,6 +448,7 @@ class SinkSettings:
             batch_size=read_int(settings, "ITEM_MAX_CACHED_COUNT", minimum=1),
             flush_interval=read_number(settings, "BUFFER_FLUSH_INTERVAL", unit="seconds"),
             max_bytes=read_int(settings, "NETSPY_BUFFER_MAX_BYTES"),
+            wait=read_number(settings, "NETSPY_SINK_WAIT", unit="seconds"),
             default_table=read_text(settings, "ITEM_DEFAULT_TABLE"),
         )
 

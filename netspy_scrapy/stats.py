@@ -26,13 +26,19 @@ REQUESTS_DELAYED = "netspy/requests/delayed"
 ITEMS = "netspy/items"
 ITEMS_DUPLICATE = "netspy/items/duplicate"
 ITEMS_REFUSED = "netspy/items/refused"
+#: Batches that were stored without looking for duplicates, as the filter in Redis was down.
+UNFILTERED_BATCHES = "netspy/items/unfiltered_batches"
 #: Rows per sink: stored, refused (dumped for a reason of their own), dumped in all, lost.
 ROWS_STORED = "netspy/rows/{sink}/stored"
 ROWS_REFUSED = "netspy/rows/{sink}/refused"
 ROWS_DUMPED = "netspy/rows/{sink}/dumped"
 ROWS_LOST = "netspy/rows/{sink}/lost"
 BATCHES = "netspy/rows/{sink}/batches"
-#: Fingerprints of requests that could not be written to the job directory.
+#: Times that a sink's server was found away, and rows that may be stored twice because of it.
+OUTAGES = "netspy/rows/{sink}/outages"
+ROWS_IN_DOUBT = "netspy/rows/{sink}/in_doubt"
+#: Fingerprints of requests that could not be written to the job directory, and of items that
+#: could not be recorded in Redis.
 FILTER_DEGRADED = "netspy/filter/degraded"
 #: Rests of domains, and circuits that opened.
 RESTS = "netspy/rests"

@@ -26,7 +26,11 @@ from tools.bootstrap import ROOT, environment  # noqa: E402
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 #: Debian's packages of the servers that tests use, each with a program of it.
-SERVERS = {"redis-server": "redis-server"}
+SERVERS = {
+    "mariadb-server": "mariadbd",
+    "postgresql": "postgres",
+    "redis-server": "redis-server",
+}
 
 _ENVIRONMENT = re.compile(r"(\S+): commands\[\d+\]> pytest")
 _CLOSING = re.compile(r"=+ (?:no tests ran|\d+ (?:passed|failed|error|skipped|deselected)).*=+")

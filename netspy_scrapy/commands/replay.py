@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from dataclasses import dataclass, field
 from threading import Event
@@ -14,11 +15,11 @@ from scrapy.spiderloader import get_spider_loader
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.dumps.codec import ClassResolver
 from netspy_scrapy.dumps.items import ItemRecord
-from netspy_scrapy.exceptions import DumpError
-from netspy_scrapy.pipelines.batcher import store
+from netspy_scrapy.exceptions import DumpError, SinkUnavailableError
+from netspy_scrapy.pipelines.batcher import offer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from scrapy.settings import BaseSettings
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from netspy_scrapy.dumps.claims import ClaimedFile
     from netspy_scrapy.pipelines.base import BasePipeline
     from netspy_scrapy.settings import SinkSettings
+
+logger = logging.getLogger(__name__)
 
 # Surrogates cannot be written as UTF-8, and the others end a line for some readers.
 _UNSAFE = re.compile(r"[\x85\u2028\u2029\ud800-\udfff]")
@@ -205,17 +208,33 @@ class ItemReplay:
             for group in _groups(_fit(sink, mine)):
                 if self._stopping.is_set():
                     return
-                assert sink.pipeline is not None
-                rows = [line.record.data for line in group.lines]
-                refused = await store(
-                    sink.pipeline, group.table, rows, group.update_keys, group.unique_keys
-                )
-                for position, line in enumerate(group.lines):
-                    if position in refused:
-                        line.refused[sink] = refused[position]
-                    else:
-                        del line.owes[sink]
-                        line.stored = True
+                await self._store(sink, group)
+                if sink.fault:
+                    self._tell_once(f"{sink.label} cannot be used, its rows stay: {sink.fault}")
+                    break
+
+    async def _store(self, sink: Sink, group: _Group) -> None:
+        assert sink.pipeline is not None
+        rows = [line.record.data for line in group.lines]
+        left: Collection[int] = ()
+        try:
+            refused = await offer(
+                sink.pipeline, group.table, rows, group.update_keys, group.unique_keys
+            )
+        except SinkUnavailableError as exc:
+            # Who replays is there to do it again; to wait for each batch would take for ever.
+            sink.fault = f"its server is away: {exc}"
+            refused = exc.refused
+            left = set(range(len(rows))) - exc.stored
+        except Exception as exc:
+            logger.debug("%s raised", sink.path, exc_info=exc)
+            refused = dict.fromkeys(range(len(rows)), describe(exc))
+        for position, line in enumerate(group.lines):
+            if position in refused:
+                line.refused[sink] = refused[position]
+            elif position not in left:
+                del line.owes[sink]
+                line.stored = True
 
     # Noting --------------------------------------------------------------------------------------
     def _settle(self, lines: list[_Line]) -> None:

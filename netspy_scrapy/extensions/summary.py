@@ -143,6 +143,7 @@ def _sink_line(sink: str, stats: dict[str, Any]) -> str:
             ("refused", keys.ROWS_REFUSED),
             ("dumped", keys.ROWS_DUMPED),
             ("LOST", keys.ROWS_LOST),
+            ("outages", keys.OUTAGES),
         )
         if label in ("stored", "refused", "dumped") or stats.get(key.format(sink=sink), 0)
     ]
@@ -165,9 +166,22 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
         steps.append(f"{requests} requests in {context.dump_settings.request_path}")
+    unfiltered, unrecorded = stats.get(keys.UNFILTERED_BATCHES), stats.get(keys.FILTER_DEGRADED)
+    if unfiltered:
+        steps.append(
+            f"the item filter was down: {unfiltered} batches may hold rows that were stored before"
+        )
+    if unrecorded:
+        steps.append(f"{unrecorded} fingerprints were not kept: a later run does not know them")
     lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
+    in_doubt = _total(keys.ROWS_IN_DOUBT, stats, context)
+    if in_doubt:
+        steps.append(
+            f"{in_doubt} rows may be stored twice: the connection broke before the server "
+            "confirmed them, and they were written again"
+        )
     if stats.get(keys.REQUESTS_LOST):
         steps.append(
             f"{stats[keys.REQUESTS_LOST]} failed requests could not be written to the dump"

@@ -34,14 +34,15 @@ class BasePipeline:
 
     ``save_items`` and ``update_items`` run in a thread, or on the event loop if they are
     ``async def``; one call at a time. They return True (all stored), False (none), or a dict that
-    maps the position of each refused row to the reason. An exception refuses the whole batch.
+    maps the position of each refused row to the reason. An exception refuses the whole batch;
+    only :exc:`~netspy_scrapy.exceptions.SinkUnavailableError` lets it wait for the server.
     Refused rows go to FAILED_ITEM_PATH, from where ``netspy-retry --items`` stores them.
 
     ``open()`` and ``close()`` may be overridden, sync or async; ``self.settings`` and
     ``self.logger`` are there from ``open()`` on.
 
     Settings: ITEM_MAX_CACHED_COUNT, BUFFER_FLUSH_INTERVAL, NETSPY_BUFFER_MAX_BYTES,
-    FAILED_ITEM_PATH. Stats: ``netspy/rows/<class>/...``.
+    NETSPY_SINK_WAIT, FAILED_ITEM_PATH. Stats: ``netspy/rows/<class>/...``.
     """
 
     supports_update: ClassVar[bool] = True
@@ -86,10 +87,10 @@ class BasePipeline:
         raise UpdateNotSupportedError(f"{self.name} cannot update rows: use Item, or another sink")
 
     def open(self) -> Coroutine[Any, Any, None] | None:
-        """Connect, or open files; called once before the first batch."""
+        """Connect, or open files; called before the first batch."""
 
     def close(self) -> Coroutine[Any, Any, None] | None:
-        """Close what ``open`` opened; called once after the last batch."""
+        """Close what ``open`` opened; called once after the last batch, if it is open."""
 
     @property
     def name(self) -> str:
@@ -108,8 +109,10 @@ class BasePipeline:
 
     # Scrapy's hooks ----------------------------------------------------------------------------
     async def open_spider(self) -> None:
-        """Open the sink."""
-        await call(self.open)
+        """Open the sink; one whose server is away is opened with the first batch."""
+        if self._is_first:
+            await CrawlContext.of(self.crawler).intake.open()
+        await self.batcher.open(self.open)
 
     def process_item(self, item: Any) -> Any:
         """Take the item; the answer has to be awaited only while the sink is full."""
@@ -131,7 +134,11 @@ class BasePipeline:
                 if self._is_first:
                     await CrawlContext.of(self.crawler).intake.close_extra_sinks()
         finally:
-            await call(self.close)
+            try:
+                await CrawlContext.of(self.crawler).intake.sink_closed()
+            finally:
+                if self.batcher.is_open:
+                    await call(self.close)
 
     # Own methods -------------------------------------------------------------------------------
     def take(self, row: Row) -> Any:

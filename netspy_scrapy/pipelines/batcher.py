@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.dumps.items import ItemRecord, now
-from netspy_scrapy.exceptions import DumpError
+from netspy_scrapy.exceptions import DumpError, SinkUnavailableError
+from netspy_scrapy.pipelines.outage import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.dumps.items import ItemDump
-    from netspy_scrapy.pipelines.rows import Row
+    from netspy_scrapy.pipelines.rows import Row, Settlement
     from netspy_scrapy.settings import SinkSettings
+
+    #: Finds out which items are duplicates; see ItemFilter.ask.
+    Ask = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +82,7 @@ class Batcher:
         on_stuck: Callable[[], None],
         on_mark: Callable[[], None],
         opener: Callable[[], Any] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.accepted = 0
         self.mark = 0
@@ -92,6 +97,7 @@ class Batcher:
         self._on_stuck = on_stuck
         self._on_mark = on_mark
         self._opener = opener
+        self._ask = ask
         self._groups: list[_Group] = []
         self._writing: list[_Group] = []
         """What the present flush has not written yet."""
@@ -104,6 +110,29 @@ class Batcher:
         self._waiters: list[asyncio.Future[None]] = []
         self._row_bound = 2 * settings.batch_size
         self._byte_batch = settings.max_bytes // 2
+        self._outage = Outage(name, settings.wait)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is left to open."""
+        return self._opener is None
+
+    async def open(self, opener: Callable[[], Any]) -> None:
+        """Open the sink; if its server is away, it is opened with the first batch."""
+        self._opener = opener
+        try:
+            await self._open()
+        except SinkUnavailableError as exc:
+            self._went_away(exc)
+
+    async def _open(self) -> None:
+        if self._opener is not None:
+            await call(self._opener)
+            self._opener = None
+
+    def _went_away(self, exc: SinkUnavailableError) -> None:
+        if self._outage.begin(str(exc)):
+            self._stats.inc_value(keys.OUTAGES.format(sink=self.name))
 
     @property
     def is_full(self) -> bool:
@@ -138,7 +167,10 @@ class Batcher:
             elif self._timer is None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(self._settings.flush_interval, self._start)
-        return self.room() if self.is_full else None
+        if not self.is_full:
+            return None
+        self._outage.wake()
+        return self.room()
 
     async def room(self) -> None:
         """Wait until the sink may take more."""
@@ -151,6 +183,7 @@ class Batcher:
 
     async def close(self) -> None:
         """Write all that is held, then try once more what could be neither stored nor dumped."""
+        self._outage.close()
         while self._rows or self._task is not None:
             if self._task is None:
                 self._start()
@@ -244,12 +277,15 @@ class Batcher:
         self._rows_in_flight, self._rows = self._rows, 0
         self._bytes_in_flight, self._bytes = self._bytes, 0
         size = self._settings.batch_size
-        self._writing = [
-            group.part(group.rows[start : start + size])
-            for group in groups
-            for start in range(0, len(group.rows), size)
-        ]
+        self._writing = groups
         try:
+            if self._ask is not None:
+                await self._leave_out_duplicates(groups, self._ask)
+            self._writing = [
+                group.part(group.rows[start : start + size])
+                for group in groups
+                for start in range(0, len(group.rows), size)
+            ]
             while self._writing:
                 part = self._writing[0]
                 await self._write(part)
@@ -264,6 +300,17 @@ class Batcher:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()
 
+    async def _leave_out_duplicates(self, groups: list[_Group], ask: Ask) -> None:
+        """Ask the item filter once for all rows, and take out those that it knows."""
+        rows = [row for group in groups for row in group.rows]
+        await ask([row.settlement for row in rows if row.settlement is not None])
+        for group in groups:
+            fresh = [row for row in group.rows if not (row.settlement and row.settlement.duplicate)]
+            self._rows_in_flight -= len(group.rows) - len(fresh)
+            group.rows = fresh
+        self._bytes_in_flight = sum(row.weight for group in groups for row in group.rows)
+        self._release()
+
     def _release(self) -> None:
         if not self.is_full:
             waiters, self._waiters = self._waiters, []
@@ -272,30 +319,53 @@ class Batcher:
                     waiter.set_result(None)
 
     async def _write(self, group: _Group, *, again: bool = False) -> None:
-        refused = await self._store(group)
+        refused, waited = await self._store(group)
         if refused and not again:
             self._stats.inc_value(keys.ROWS_REFUSED.format(sink=self.name), len(refused))
         self._stats.inc_value(keys.BATCHES.format(sink=self.name))
-        stored = len(group.rows) - len(refused)
+        left = refused | waited
+        stored = len(group.rows) - len(left)
         if stored:
             self._stats.inc_value(keys.ROWS_STORED.format(sink=self.name), stored)
-        if refused:
-            await self._dump_refused(group, refused)
+        if left:
+            await self._dump_refused(group, left)
         for position, row in enumerate(group.rows):
-            if position not in refused and row.settlement is not None:
+            if position not in left and row.settlement is not None:
                 row.settlement.settle(stored=True)
 
-    async def _store(self, group: _Group) -> Refused:
+    async def _store(self, group: _Group) -> tuple[Refused, Refused]:
+        """Have the rows stored; return those refused, and those that waited in vain."""
+        owed = list(range(len(group.rows)))
         if group.reason is not None:
-            return dict.fromkeys(range(len(group.rows)), group.reason)
-        try:
-            if self._opener is not None:
-                await call(self._opener)
-                self._opener = None
-        except Exception as exc:  # noqa: BLE001 - a user's sink may raise anything
-            return dict.fromkeys(range(len(group.rows)), f"{type(exc).__name__}: {exc}")
-        rows = [row.data for row in group.rows]
-        return await store(self._sink, group.table, rows, group.update_keys, group.unique_keys)
+            return dict.fromkeys(owed, group.reason), {}
+        refused: Refused = {}
+        reason = "the server is away"
+        while await self._outage.turn(lambda: self.is_full):
+            try:
+                await self._open()
+                answer = await offer(
+                    self._sink, group.table, [group.rows[position].data for position in owed],
+                    group.update_keys, group.unique_keys,
+                )  # fmt: skip
+            except SinkUnavailableError as exc:
+                self._went_away(exc)
+                reason = str(exc)
+                if exc.in_doubt:
+                    in_doubt = len(exc.in_doubt - exc.stored - exc.refused.keys())
+                    self._stats.inc_value(keys.ROWS_IN_DOUBT.format(sink=self.name), in_doubt)
+                refused |= {owed[number]: why for number, why in exc.refused.items()}
+                done = exc.stored | exc.refused.keys()
+                owed = [one for number, one in enumerate(owed) if number not in done]
+                if not owed:
+                    return refused, {}
+            except Exception as exc:
+                # A user's sink may raise anything.
+                logger.debug("A sink raised", exc_info=True)
+                return refused | dict.fromkeys(owed, f"{type(exc).__name__}: {exc}"), {}
+            else:
+                self._outage.end()
+                return refused | {owed[number]: why for number, why in answer.items()}, {}
+        return refused, dict.fromkeys(owed, f"the server was away: {reason}")
 
     async def _dump_refused(self, group: _Group, refused: Refused) -> None:
         reason = next(iter(refused.values()))
@@ -327,27 +397,23 @@ class Batcher:
                 settlement.settle(stored=False)
 
 
-async def store(
+async def offer(
     sink: Storage,
     table: str,
     rows: Sequence[dict[str, Any]],
     update_keys: tuple[str, ...] | None,
     unique_keys: tuple[str, ...],
 ) -> Refused:
-    """Have *sink* store *rows*, and return those that it refused; it never raises for its sake."""
+    """Have *sink* store *rows*, and return those that it refused; raises what it raises."""
     # The sink gets dicts of its own: what it does to them reaches neither the dump nor others.
     items = [dict(row) for row in rows]
-    try:
-        if getattr(sink, "wants_unique_keys", False):
-            sink.unique_keys = unique_keys
-        if update_keys is None:
-            answer = await call(sink.save_items, table, items)
-            return refused_rows(answer, len(items), "save_items")
-        answer = await call(sink.update_items, table, items, list(update_keys))
-        return refused_rows(answer, len(items), "update_items")
-    except Exception as exc:
-        logger.debug("A sink raised", exc_info=True)
-        return dict.fromkeys(range(len(items)), f"{type(exc).__name__}: {exc}")
+    if getattr(sink, "wants_unique_keys", False):
+        sink.unique_keys = unique_keys
+    if update_keys is None:
+        answer = await call(sink.save_items, table, items)
+        return refused_rows(answer, len(items), "save_items")
+    answer = await call(sink.update_items, table, items, list(update_keys))
+    return refused_rows(answer, len(items), "update_items")
 
 
 async def call(function: Callable[..., Any], *args: Any) -> Any:

@@ -59,6 +59,7 @@ class Intake:
         self._filter = item_filter
         self._sinks: list[BasePipeline] = []
         self._extra: dict[str, BasePipeline] = {}
+        self._closed_sinks = 0
         self._dumping: Batcher | None = None
         self._waits: list[Awaitable[None]] = []
         self._reread: frozenset[BasePipeline] | None = None
@@ -110,6 +111,18 @@ class Intake:
         if row is not None and row.settlement is not None:
             row.settlement.abandon()
 
+    async def open(self) -> None:
+        """Get ready for items; raises ConfigError if the item filter's settings are wrong."""
+        if self._filter is not None:
+            await self._filter.open()
+
+    async def sink_closed(self) -> None:
+        """Keep the fingerprints of what a sink has stored to its end; the last sink ends it."""
+        self._closed_sinks += 1
+        if self._filter is not None:
+            is_last = self._closed_sinks >= len(self.sinks)
+            await (self._filter.close() if is_last else self._filter.flush())
+
     async def close_extra_sinks(self) -> None:
         """Close the sinks that only items named."""
         failures = []
@@ -159,7 +172,10 @@ class Intake:
         owed = self._owed(row)
         if filtered is not None:
             row.settlement = Settlement(
-                owed, lambda stored: filtered.record(mark) if stored else filtered.release(mark)
+                owed,
+                lambda stored: filtered.record(mark) if stored else filtered.release(mark),
+                mark,
+                duplicate=False if filtered.decides_at_once else None,
             )
         return row
 
@@ -338,6 +354,10 @@ class IntakePipeline:
         self._intake.admit(item)
         waits = self._intake.take_waits()
         return after(waits, item) if waits else item
+
+    async def open_spider(self) -> None:
+        """Get ready for items."""
+        await self._intake.open()
 
     async def close_spider(self) -> None:
         """Close the sinks that were opened for items."""

@@ -204,6 +204,21 @@ def union_of_columns(groups: Iterable[ColumnGroup]) -> list[str]:
     return list(dict.fromkeys(name for group in groups for name in group.columns))
 
 
+def split_keys(
+    columns: Iterable[str], keys: Iterable[str], fold: Callable[[str], str] = str
+) -> tuple[list[str], list[str]]:
+    """Return the fields that are *keys*, and the others; a key that is no field is left out."""
+    names = {fold(name): name for name in columns}
+    finders = [names.pop(folded) for key in keys if (folded := fold(key)) in names]
+    return finders, list(names.values())
+
+
+def not_found(table: str, row: Mapping[str, Any], finders: Iterable[str]) -> str:
+    """Return the reason why an update is refused that found no row."""
+    key = ", ".join(f"{name} = {row[name]!r:.200}" for name in finders)
+    return f"no row of {table!r} has {key}"
+
+
 def _fault_of_columns(columns: Sequence[str], fold: Callable[[str], str]) -> str | None:
     if not columns:
         return "the row has no fields"

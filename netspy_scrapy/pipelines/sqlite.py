@@ -20,7 +20,9 @@ from netspy_scrapy.pipelines.sql import (
     Dialect,
     escape_surrogates,
     fault_of_name,
+    not_found,
     sound_groups,
+    split_keys,
 )
 from netspy_scrapy.settings import read_text
 
@@ -356,7 +358,7 @@ class _Table:
         refused: Refused,
     ) -> None:
         """Add the rows of *group*, or change those of the same *keys*, which a unique index has."""
-        _, changed = _split(group.columns, keys)
+        _, changed = split_keys(group.columns, keys, _folded)
         changes = ", ".join(f"{name} = excluded.{name}" for name in map(_DIALECT.quote, changed))
         action = f"DO UPDATE SET {changes}" if changes else "DO NOTHING"
         sql = f"{self._insert(group.columns)} ON CONFLICT ({_DIALECT.names(keys)}) {action}"
@@ -370,7 +372,7 @@ class _Table:
         refused: Refused,
     ) -> None:
         """Do as :meth:`upsert`, without the index."""
-        finders, changed = _split(group.columns, keys)
+        finders, changed = split_keys(group.columns, keys, _folded)
         if len(finders) < len(keys):
             self.insert(group, rows, refused)  # the rest of the key is NULL
             return
@@ -392,7 +394,7 @@ class _Table:
         refused: Refused,
     ) -> None:
         """Change the rows that *keys* find."""
-        finders, changed = _split(group.columns, keys)
+        finders, changed = split_keys(group.columns, keys, _folded)
         if len(finders) < len(keys):
             group.refuse(f"the row lacks a field of its update key: {', '.join(keys)}", refused)
             return
@@ -401,8 +403,7 @@ class _Table:
             row = rows[position]
             with self._refusing(position, refused):
                 if not self._run(sql, order, row):
-                    key = ", ".join(f"{name} = {row[name]!r:.200}" for name in finders)
-                    refused[position] = f"no row of {self.name!r} has {key}"
+                    refused[position] = not_found(self.name, row, finders)
 
     def _insert(self, columns: Sequence[str]) -> str:
         # OR ABORT: no constraint of the user's may undo the rows before, or drop this one.
@@ -478,13 +479,6 @@ class _Table:
 
 def _folded(name: str) -> str:
     return name.translate(_LOWER)
-
-
-def _split(columns: Sequence[str], keys: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Return the fields that are *keys*, and the others; a key that is no field is left out."""
-    names = {_folded(name): name for name in columns}
-    finders = [names.pop(folded) for key in keys if (folded := _folded(key)) in names]
-    return finders, list(names.values())
 
 
 def _is_null(value: Any) -> bool:

@@ -7,10 +7,12 @@ import socket
 import pytest
 
 from tests.servers.base import Server
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis
 
 
-@pytest.mark.parametrize("kind", [Redis])
+@pytest.mark.parametrize("kind", [MariaDB, Postgres, Redis])
 def test_life(kind: type[Server]) -> None:
     """A server answers after its start and after a kill, and not after its end."""
     with kind() as server:
