@@ -16,9 +16,10 @@ from scrapy import Request, signals
 from scrapy.core.downloader import Slot
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
-from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.defer import deferred_from_coro, ensure_awaitable, maybe_deferred_to_future
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.reactor import install_reactor, is_reactor_installed
+from scrapy.utils.spider import iterate_spider_output
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
@@ -362,6 +363,28 @@ def watch_requests(
     slot.remove_request = watched_remove
     scraper._process_spidermw_output_async = watched_process  # noqa: SLF001
     scraper.call_spider_async = watched_call
+
+
+def call_callbacks_by(
+    crawler: Crawler, call: Callable[[Callable[..., Any], Response, dict[str, Any]], Any]
+) -> None:
+    """Let *call* call the callbacks of answers, with the answer and cb_kwargs, and await it."""
+    engine = engine_of(crawler)
+    assert engine is not None
+    scraper: Any = engine.scraper
+    original = scraper.call_spider_async
+
+    async def call_spider(result: Any, request: Request) -> Any:
+        if isinstance(result, Failure):
+            return await original(result, request)
+        if result.request is None:
+            result.request = request
+        spider: Any = crawler.spider
+        callback = result.request.callback or spider._parse  # noqa: SLF001
+        output = await call(callback, result, result.request.cb_kwargs)
+        return await ensure_awaitable(iterate_spider_output(output))
+
+    scraper.call_spider_async = call_spider
 
 
 def _failure(exception: Exception) -> Any:

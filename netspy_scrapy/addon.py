@@ -21,6 +21,7 @@ from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
+from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -80,6 +81,7 @@ _OUTCOME_ORDER = 50
 _START_ORDER = 10
 _SUMMARY_ORDER = 0
 _RUNTIME_ORDER = 0
+_CALLBACKS_ORDER = 0
 _INTAKE_ORDER = 1
 
 #: Tasks that Scrapy starts for each response; 100 of them cost a third of the pages per second.
@@ -216,6 +218,10 @@ class Addon:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        if read_int(settings, "NETSPY_CALLBACK_THREADS"):
+            _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
+        if read_number(settings, "NETSPY_BLOCK_WARNING", unit="seconds"):
+            _add(settings, "EXTENSIONS", BlockedLoop, _CALLBACKS_ORDER)
 
     # Values --------------------------------------------------------------------------------------
     def _check(self, settings: BaseSettings) -> None:

@@ -54,8 +54,8 @@ class Receipt:
     """One page, from its first attempt until its outcome is safe."""
 
     __slots__ = (
-        "callbacks", "children", "is_passed_on", "is_returned", "marks", "number", "open",
-        "parent", "replacement", "verdict",
+        "callbacks", "children", "is_passed_on", "is_returned", "lasting", "marks", "number",
+        "open", "parent", "replacement", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, parent: Receipt | None) -> None:
@@ -65,6 +65,9 @@ class Receipt:
         """Itself until its rows are durable, and each request it yielded that is not safe yet."""
         self.verdict: Verdict | None = None
         self.callbacks: list[Callable[[Verdict], None]] = []
+        """Who asked about the present attempt."""
+        self.lasting: list[Callable[[Verdict], None]] = []
+        """Who asked about the page, whatever attempts it takes."""
         self.children: list[Request] = []
         self.marks: list[tuple[Durable, int]] = []
         """What has to become durable after the engine is through with it."""
@@ -120,6 +123,25 @@ class Receipts:
         if receipt is not None:
             receipt.callbacks.append(callback)
 
+    def lasting(self, request: Request, callback: Callable[[Verdict], None]) -> None:
+        """Call *callback* with the verdict once what came of *request* is safe in the end.
+
+        However often it is tried again or redirected. *request* may be one that is not yielded
+        yet.
+        """
+        receipt = self._of(request)
+        if receipt is None:
+            receipt = self._replaced.get(request)
+        if receipt is None:
+            receipt = self._new(None)
+            self._replace(receipt, request)
+        receipt.lasting.append(callback)
+
+    def is_lasting(self, request: Request) -> bool:
+        """Tell whether somebody keeps *request* until its outcome is safe."""
+        receipt = self._of(request)
+        return receipt is not None and bool(receipt.lasting)
+
     def children(self, request: Request) -> list[Request]:
         """Return copies of the requests that *request* yielded, if ``keep_children`` is set."""
         receipt = self._of(request)
@@ -173,6 +195,8 @@ class Receipts:
             receipt.is_passed_on = queued
             if not queued:
                 self._judge(receipt, Verdict.DROPPED)
+                if receipt not in self._under_way.values():  # its first attempt
+                    self._end(receipt)
         elif queued:
             receipt.open += 1
 
@@ -194,8 +218,7 @@ class Receipts:
         receipt = self._receipts.get(meta.get(metakeys.RECEIPT, -1))
         if receipt is None:
             parent = self._receipts.get(meta.pop(metakeys.PARENT, -1))
-            receipt = Receipt(next(self._numbers), parent)
-            self._receipts[receipt.number] = receipt
+            receipt = self._new(parent)
             meta[metakeys.RECEIPT] = receipt.number
         receipt.is_passed_on = receipt.is_returned = False
         receipt.verdict = None
@@ -255,6 +278,9 @@ class Receipts:
         if receipt.is_passed_on or receipt.is_returned:
             return
         receipt.verdict = receipt.verdict or Verdict.DONE
+        self._end(receipt)
+
+    def _end(self, receipt: Receipt) -> None:
         receipt.marks = [(one, one.accepted) for one in self._durables() if one.accepted > one.mark]
         if receipt.marks:
             self._finished.append(receipt)
@@ -291,7 +317,8 @@ class Receipts:
             return False
         if receipt.open > 0 and not self._is_queue_kept:
             return False
-        callbacks, receipt.callbacks = receipt.callbacks, []
+        callbacks = [*receipt.callbacks, *receipt.lasting]
+        receipt.callbacks, receipt.lasting = [], []
         for callback in callbacks:
             callback(receipt.verdict)
         self._receipts.pop(receipt.number, None)
@@ -311,6 +338,11 @@ class Receipts:
         receipt = self._under_way.get(request)
         if receipt is None:
             receipt = self._receipts.get(request.meta.get(metakeys.RECEIPT, -1))
+        return receipt
+
+    def _new(self, parent: Receipt | None) -> Receipt:
+        receipt = Receipt(next(self._numbers), parent)
+        self._receipts[receipt.number] = receipt
         return receipt
 
     def _replace(self, receipt: Receipt, again: Request) -> None:

@@ -99,6 +99,12 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_STOP_TIMEOUT": Setting(
         8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
     ),
+    "NETSPY_CALLBACK_THREADS": Setting(
+        0, "threads in which sync callbacks run; 0: on the event loop, as ever"
+    ),
+    "NETSPY_BLOCK_WARNING": Setting(
+        1.0, "seconds for which code may block the event loop before it is named; 0: never"
+    ),
     "ROBOTS_OBEY": Setting(False, "obey robots.txt", "ROBOTSTXT_OBEY"),
     "ROBOTS_USER_AGENT": Setting("*", "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
     "MAX_RESPONSE_SIZE": Setting(

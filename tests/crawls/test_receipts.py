@@ -449,6 +449,57 @@ def test_children_are_kept_when_asked(site: Any) -> None:
     assert kept["10?leaf"] == []
 
 
+class Keeps:
+    """Asks for the outcome of the requests that start() yields, whatever attempts they take."""
+
+    def __init__(self, crawler: Any) -> None:
+        self.crawler = crawler
+        self.receipts = CrawlContext.of(crawler).receipts
+        crawler.told = []
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> Keeps:
+        return cls(crawler)
+
+    async def process_start(self, start: Any) -> Any:
+        async for one in start:
+            path = "/" + one.url.partition("/")[2].partition("/")[2].partition("/")[2]
+            self.receipts.lasting(
+                one, lambda verdict, path=path: self.crawler.told.append((path, verdict, 0))
+            )
+            yield one
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [
+        ("/page/1", D), ("/seq/a?codes=503,200", D), ("/seq/a?codes=503,503", F),
+        ("/redirect/2", D), ("/status/404", F),
+    ],
+)  # fmt: skip
+def test_who_keeps_a_page_hears_of_its_end(site: Any, path: str, verdict: Verdict) -> None:
+    """One who asked before the first attempt is told once, after retries and redirects."""
+    settings = {**MEMORY, "RETRY_TIMES": 1, "SPIDER_MIDDLEWARES": {Keeps: 10}}
+    crawler = crawl(Rows, settings, urls=(site.url(path),))
+
+    assert told(crawler) == {path: verdict}
+    assert len(CrawlContext.of(crawler).receipts) == 0
+
+
+def test_who_keeps_a_page_that_the_filter_knows_hears_so(site: Any) -> None:
+    """A request that is not even queued is dropped, and told."""
+
+    class Twice(Rows):
+        async def start(self) -> Any:
+            yield scrapy.Request(site.url("/page/1"))
+            yield scrapy.Request(site.url("/page/1#again"))
+
+    settings = {**MEMORY, "SPIDER_MIDDLEWARES": {Keeps: 10}}
+    crawler = crawl(Twice, settings)
+
+    assert told(crawler) == {"/page/1": D, "/page/1#again": X}
+
+
 # Stops -------------------------------------------------------------------------------------------
 class Hangs(PlainSpider):
     """A list page whose children never come."""
