@@ -156,8 +156,12 @@ class Addon:
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
 
     def _install_incremental(self, settings: BaseSettings) -> None:
-        if not IncrementalSettings.from_settings(settings).enabled:
+        incremental = IncrementalSettings.from_settings(settings)
+        if not incremental.enabled:
             return
+        if incremental.store == "redis":
+            RedisSettings.from_settings(settings)
+            driver("NETSPY_INCREMENTAL_STORE", incremental.store)
         _add(settings, "DOWNLOADER_MIDDLEWARES", IncrementalMiddleware, _INCREMENTAL_ORDER)
         _add(settings, "SPIDER_MIDDLEWARES", KeepChildrenMiddleware, _CHILDREN_ORDER)
 

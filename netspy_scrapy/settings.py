@@ -129,7 +129,9 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
     # Fetching only what changed
     "NETSPY_INCREMENTAL": Setting(False, "ask sites whether pages changed since the last run"),
-    "NETSPY_INCREMENTAL_STORE": Setting("sqlite", 'where pages are remembered: "sqlite"'),
+    "NETSPY_INCREMENTAL_STORE": Setting(
+        "sqlite", 'where pages are remembered: "sqlite", or "redis", which nodes share'
+    ),
     "NETSPY_INCREMENTAL_PATH": Setting("netspy_incremental.db", 'the file of "sqlite"'),
     "NETSPY_INCREMENTAL_ON_304": Setting(
         "skip",
@@ -611,7 +613,7 @@ class IncrementalSettings:
         """Read how unchanged pages are treated."""
         return cls(
             enabled=read_bool(settings, "NETSPY_INCREMENTAL"),
-            store=read_choice(settings, "NETSPY_INCREMENTAL_STORE", ("sqlite",)),
+            store=read_choice(settings, "NETSPY_INCREMENTAL_STORE", ("sqlite", "redis")),
             path=read_text(settings, "NETSPY_INCREMENTAL_PATH"),
             on_304=read_choice(settings, "NETSPY_INCREMENTAL_ON_304", MODES),
             min_age=read_number(settings, "NETSPY_INCREMENTAL_MIN_AGE", unit="seconds"),

@@ -25,6 +25,7 @@ from scrapy.utils.project import get_project_settings
 from netspy_scrapy.commands.project import add_settings_of, complete, make_importable
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.exceptions import ConfigError, DumpError, StoreError
+from netspy_scrapy.incremental.backends import backend_of
 from netspy_scrapy.incremental.entry import Entry, key_of
 from netspy_scrapy.incremental.pages import request_lines
 from netspy_scrapy.incremental.store import Changes
@@ -135,8 +136,9 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         complete(settings)
         spider = add_settings_of(options.spider, settings) if options.spider else None
         read = IncrementalSettings.from_settings(settings)
-        backend = open_backend(read, create=options.file is not None)
+        backend = backend_of(settings, read, create=options.file is not None)
         try:
+            backend.check()
             if options.file is not None:
                 if spider is None:
                     return _refuse("--import needs --spider: pages are remembered by spider")
@@ -146,15 +148,6 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
             backend.close()
     except (ConfigError, StoreError, UsageError) as exc:
         return _refuse(describe(exc))
-
-
-def open_backend(settings: IncrementalSettings, *, create: bool) -> Backend:
-    """Return the store that the settings name; *create*: also if it is not there yet."""
-    from netspy_scrapy.incremental.sqlite import SqliteBackend  # noqa: PLC0415
-
-    backend = SqliteBackend(settings.path, create=create)
-    backend.check()
-    return backend
 
 
 def _refuse(text: str) -> int:
@@ -315,9 +308,10 @@ def _import(path: Path, backend: Backend, keys: _Keys) -> int:
                 changes.put(key, entry)
         backend.write(changes)
         taken += len(changes)
-    print(f"imported {taken} pages for the spider {keys.spider}"
-          + (f", {known} were known already" if known else "")
-          + (f", {refused} are no pages with an etag, ts and status" if refused else ""))  # fmt: skip
+    said = f"imported {taken} pages for the spider {keys.spider}"
+    said += f", {known} were known already" if known else ""
+    said += f", {refused} are no pages with an etag, ts and status" if refused else ""
+    print(said)
     return 0 if taken or known or not refused else _NOTHING
 
 

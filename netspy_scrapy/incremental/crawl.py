@@ -12,9 +12,11 @@ from weakref import WeakKeyDictionary
 from scrapy import signals
 from scrapy.http.request import NO_CALLBACK
 
+from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
-from netspy_scrapy.exceptions import DumpError, RequestError, StoreError
+from netspy_scrapy.exceptions import ConfigError, DumpError, RequestError, StoreError
+from netspy_scrapy.incremental.backends import backend_of
 from netspy_scrapy.incremental.entry import Entry, digest_of, key_of
 from netspy_scrapy.incremental.pages import (
     pack_requests,
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from netspy_scrapy.context import CrawlContext
-    from netspy_scrapy.incremental.store import Backend
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +92,11 @@ class Incremental:
     def from_context(cls, context: CrawlContext) -> Self:
         """Build it from the settings of a crawl."""
         settings = IncrementalSettings.from_settings(context.crawler.settings)
-        return cls(context, settings, Store(_backend(settings), context.stats))
+        backend = backend_of(context.crawler.settings, settings)
+        if isinstance(backend, SqliteBackend):
+            with suppress(StoreError):  # it is tried again, and then said
+                backend.check()
+        return cls(context, settings, Store(backend, context.stats))
 
     # An attempt ----------------------------------------------------------------------------------
     def mode_of(self, request: Request) -> str | None:
@@ -273,6 +278,10 @@ class Incremental:
     async def _spider_opened(self) -> None:
         try:
             await self.store.open(self._context.spider_name)
+        except ConfigError as exc:
+            logger.error("%s", exc, extra={"spider": self._crawler.spider})  # noqa: TRY400
+            _scrapy.fail_exit(self._crawler)
+            _scrapy.close_spider(self._crawler, "incremental_store")
         except StoreError as exc:
             logger.warning(
                 "%s: pages are fetched as if they were not known", exc,
@@ -295,13 +304,6 @@ class Incremental:
 
     async def _engine_stopped(self) -> None:
         await self.store.close()
-
-
-def _backend(settings: IncrementalSettings) -> Backend:
-    backend = SqliteBackend(settings.path)
-    with suppress(StoreError):  # it is tried again, and then said
-        backend.check()
-    return backend
 
 
 def _answer(response: Response) -> Answer:

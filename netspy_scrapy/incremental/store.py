@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from netspy_scrapy import stats as keys
-from netspy_scrapy.exceptions import StoreError
+from netspy_scrapy.exceptions import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -132,13 +133,13 @@ class Store:
     """
 
     def __init__(
-        self, backend: Backend, stats: StatsCollector, *, interval: float = FLUSH_INTERVAL
+        self, backend: Backend, stats: StatsCollector, *, interval: float | None = None
     ) -> None:
         self.run = 0
         """The number of the spider's run."""
         self._backend = backend
         self._stats = stats
-        self._interval = interval
+        self._interval = FLUSH_INTERVAL if interval is None else interval
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="netspy-incremental")
         self._held = Changes()
         self._writing = Changes()
@@ -153,7 +154,7 @@ class Store:
 
     # Reading -------------------------------------------------------------------------------------
     async def open(self, spider: str) -> None:
-        """Begin a run of *spider*."""
+        """Begin a run of *spider*; raises ConfigError if the store never can be used."""
         self.run = await self._call(self._backend.open, spider)
 
     async def get(self, key: bytes) -> Entry | None:
@@ -195,7 +196,7 @@ class Store:
     async def _read(self, function: Callable[..., T], *args: object) -> T | None:
         try:
             result = await self._call(function, *args)
-        except StoreError as exc:
+        except (ConfigError, StoreError) as exc:
             if "read" not in self._trouble:
                 self._trouble.add("read")
                 logger.warning("%s: pages are fetched as if they were not known", exc)
@@ -239,7 +240,8 @@ class Store:
         if self._held:
             self._lose(len(self._held))
             self._held = Changes()
-        await self._call(self._backend.close)
+        with suppress(StoreError):  # it is away, and said so
+            await self._call(self._backend.close)
         self._thread.shutdown(wait=False)
 
     def _changed(self) -> None:
@@ -264,7 +266,7 @@ class Store:
         self._writing, self._held = self._held, Changes()
         try:
             await self._call(self._backend.write, self._writing)
-        except StoreError as exc:
+        except (ConfigError, StoreError) as exc:
             if "write" not in self._trouble:
                 self._trouble.add("write")
                 logger.warning("%s: what is new about pages is held, and tried again", exc)
@@ -291,7 +293,7 @@ class Store:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, function, *args)
-        except StoreError:
+        except (ConfigError, StoreError):
             raise
         except Exception as exc:
             # A driver may raise anything, and downloads wait for this.
