@@ -51,6 +51,9 @@ class CrawlContext:
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 
+        self.on_queued: Callable[[Request], None] | None = None
+        """Who wants to know what our scheduler has queued, if anybody does."""
+
     def owns(self, request: Request) -> bool:
         """Tell whether the crawl answers for *request*, rather than the code that awaits it."""
         return not self.has_scheduler or request in self.from_scheduler

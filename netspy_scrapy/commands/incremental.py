@@ -26,7 +26,7 @@ from netspy_scrapy.commands.project import add_settings_of, complete, make_impor
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.exceptions import ConfigError, DumpError, StoreError
 from netspy_scrapy.incremental.backends import backend_of
-from netspy_scrapy.incremental.entry import Entry, key_of
+from netspy_scrapy.incremental.entry import Entry, key_headers, key_of
 from netspy_scrapy.incremental.pages import request_lines
 from netspy_scrapy.incremental.store import Changes
 from netspy_scrapy.logs import shown
@@ -272,16 +272,10 @@ class _Keys:
         self._fingerprinter = build_from_crawler(
             load_object(settings["REQUEST_FINGERPRINTER_CLASS"]), crawler
         )
-        # What Scrapy's DefaultHeadersMiddleware gives each request.
-        self._headers = {
-            name: value for name, value in settings.getdict("DEFAULT_REQUEST_HEADERS").items()
-            if value is not None
-        }  # fmt: skip
-        self._names = incremental.headers
+        self._headers = key_headers(settings, incremental)
 
     def of(self, url: str) -> bytes:
-        request = Request(url, headers=self._headers)
-        return key_of(request, self._fingerprinter, spider=self.spider, headers=self._names)
+        return key_of(Request(url), self._fingerprinter, spider=self.spider, headers=self._headers)
 
 
 def _import(path: Path, backend: Backend, keys: _Keys) -> int:

@@ -12,6 +12,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import DumpError
+from netspy_scrapy.incremental.crawl import Attempt
 from netspy_scrapy.incremental.policy import FOLLOW, REPARSE, Meaning
 from netspy_scrapy.incremental.unchanged import Unchanged
 from netspy_scrapy.incremental.validator import clear_validator
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from typing_extensions import Self
-
-    from netspy_scrapy.incremental.crawl import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +66,18 @@ class IncrementalMiddleware:
         """Build the middleware."""
         return cls(crawler)
 
-    def process_request(self, request: Request) -> Coroutine[Any, Any, Response | None] | None:
+    def process_request(
+        self, request: Request
+    ) -> Response | Coroutine[Any, Any, Response | None] | None:
         """Add a validator, if the page is known."""
         clear_validator(request)
         mode = self._incremental.mode_of(request)
-        return None if mode is None else self._begin(request, mode)
+        if mode is None:
+            return None
+        attempt = self._incremental.begin(request, mode)
+        if isinstance(attempt, Attempt):
+            return _fresh(request, attempt)
+        return self._begin(request, attempt)
 
     def process_response(
         self, request: Request, response: Response
@@ -99,11 +105,10 @@ class IncrementalMiddleware:
         clear_validator(request)
 
     # Own methods ---------------------------------------------------------------------------------
-    async def _begin(self, request: Request, mode: str) -> Response | None:
-        attempt = await self._incremental.begin(request, mode)
-        if not attempt.is_fresh:
-            return None
-        return Response(request.url, status=_NOT_MODIFIED, flags=[_CACHED, _FRESH])
+    async def _begin(
+        self, request: Request, attempt: Coroutine[None, None, Attempt]
+    ) -> Response | None:
+        return _fresh(request, await attempt)
 
     def _unchanged(
         self, request: Request, response: Response, attempt: Attempt
@@ -159,6 +164,13 @@ class IncrementalMiddleware:
                 "latency_ms": latency, "bytes": size,
             },
         )  # fmt: skip
+
+
+def _fresh(request: Request, attempt: Attempt) -> Response | None:
+    """Return an answer in place of the site's, if the page is not old enough to be asked for."""
+    if not attempt.is_fresh:
+        return None
+    return Response(request.url, status=_NOT_MODIFIED, flags=[_CACHED, _FRESH])
 
 
 def _answered(request: Request, response: Response, children: Iterable[Request]) -> Response:

@@ -17,7 +17,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.exceptions import ConfigError, DumpError, RequestError, StoreError
 from netspy_scrapy.incremental.backends import backend_of
-from netspy_scrapy.incremental.entry import Entry, digest_of, key_of
+from netspy_scrapy.incremental.entry import Entry, digest_of, key_headers, key_of
 from netspy_scrapy.incremental.pages import (
     pack_requests,
     pack_response,
@@ -33,6 +33,8 @@ from netspy_scrapy.receipts import Verdict
 from netspy_scrapy.settings import IncrementalSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from scrapy import Request
     from scrapy.http import Response
     from typing_extensions import Self
@@ -80,7 +82,9 @@ class Incremental:
         self._crawler = context.crawler
         self._receipts = context.receipts
         self._attempts: WeakKeyDictionary[Request, Attempt] = WeakKeyDictionary()
+        self._headers = key_headers(self._crawler.settings, settings)
         self._told: set[str] = set()
+        context.on_queued = self.look_ahead
         connect = self._crawler.signals.connect
         connect(self._spider_opened, signals.spider_opened)
         connect(self._spider_closed, signals.spider_closed)
@@ -101,13 +105,7 @@ class Incremental:
     # An attempt ----------------------------------------------------------------------------------
     def mode_of(self, request: Request) -> str | None:
         """Return what is done with the page if it did not change; None: that is not asked."""
-        if (
-            request.method != "GET"
-            or request.callback is NO_CALLBACK
-            or metakeys.ROBOTS in request.meta
-            or not self._context.owns(request)
-            or not _OWN_CONDITIONS.isdisjoint(request.headers)
-        ):
+        if not _may_ask(request) or not self._context.owns(request):
             return None
         wanted = request.meta.get(metakeys.INCREMENTAL)
         if wanted is not None:
@@ -125,15 +123,25 @@ class Incremental:
                 return str(policy.on_304)
         return self.settings.on_304
 
-    async def begin(self, request: Request, mode: str) -> Attempt:
+    def look_ahead(self, request: Request) -> None:
+        """Look up the page of a request that was queued; never raises."""
+        with suppress(Exception):  # what is wrong with it shows when its turn comes
+            if _may_ask(request):
+                self.store.look_ahead(self._key_of(request))
+
+    def begin(self, request: Request, mode: str) -> Attempt | Coroutine[None, None, Attempt]:
         """Look up the page of *request*, and let the request ask whether it changed."""
-        fingerprinter = self._crawler.request_fingerprinter
-        assert fingerprinter is not None
-        key = key_of(
-            request, fingerprinter, spider=self._context.spider_name, headers=self.settings.headers
-        )
-        known = await self.store.get(key)
-        attempt = self._attempts[request] = Attempt(key, mode, known)
+        key = self._key_of(request)
+        if self.store.has(key):
+            return self._begin(request, Attempt(key, mode, self.store.known(key)))
+        return self._look_up(request, key, mode)
+
+    async def _look_up(self, request: Request, key: bytes, mode: str) -> Attempt:
+        return self._begin(request, Attempt(key, mode, await self.store.get(key)))
+
+    def _begin(self, request: Request, attempt: Attempt) -> Attempt:
+        self._attempts[request] = attempt
+        known, mode = attempt.known, attempt.mode
         validator = self.policy.validator(known, mode)
         if validator is not None:
             set_validator(request, *validator)
@@ -264,6 +272,13 @@ class Incremental:
             stats.inc_value(keys.INCREMENTAL_PLAIN)
 
     # Own methods ---------------------------------------------------------------------------------
+    def _key_of(self, request: Request) -> bytes:
+        fingerprinter = self._crawler.request_fingerprinter
+        assert fingerprinter is not None
+        return key_of(
+            request, fingerprinter, spider=self._context.spider_name, headers=self._headers
+        )
+
     def _policy_of(self, request: Request) -> Any:
         politeness = self._context.politeness
         policies = politeness.settings.policies
@@ -304,6 +319,15 @@ class Incremental:
 
     async def _engine_stopped(self) -> None:
         await self.store.close()
+
+
+def _may_ask(request: Request) -> bool:
+    return (
+        request.method == "GET"
+        and request.callback is not NO_CALLBACK
+        and metakeys.ROBOTS not in request.meta
+        and _OWN_CONDITIONS.isdisjoint(request.headers)
+    )
 
 
 def _answer(response: Response) -> Answer:

@@ -7,14 +7,17 @@ from dataclasses import dataclass, fields
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from scrapy.http import Headers
+
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.exceptions import DumpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from scrapy import Request
+    from scrapy.settings import BaseSettings
     from scrapy.utils.request import RequestFingerprinterProtocol
+
+    from netspy_scrapy.settings import IncrementalSettings
 
 #: Bytes of keys and digests.
 _SIZE = 16
@@ -86,12 +89,31 @@ def entry_from_json(key: bytes, text: str | bytes) -> Entry:
         raise DumpError(f"this is no entry of a page: {exc}") from exc
 
 
+KeyHeaders = tuple[tuple[bytes, bytes], ...]
+"""Names of request headers that are part of a key, with what stands for a missing one."""
+
+
+def key_headers(settings: BaseSettings, incremental: IncrementalSettings) -> KeyHeaders:
+    """Return the headers of NETSPY_INCREMENTAL_HEADERS, with what the project sends by default.
+
+    So a request has the same key before the default headers are put in, and after.
+    """
+    defaults = Headers(
+        {
+            name: value
+            for name, value in settings.getdict("DEFAULT_REQUEST_HEADERS").items()
+            if value is not None
+        }
+    )
+    return tuple((name, b"\0".join(defaults.getlist(name))) for name in incremental.headers)
+
+
 def key_of(
     request: Request,
     fingerprinter: RequestFingerprinterProtocol,
     *,
     spider: str,
-    headers: Iterable[bytes],
+    headers: KeyHeaders,
 ) -> bytes:
     """Return the key of a page for one spider.
 
@@ -100,10 +122,10 @@ def key_of(
     """
     hasher = blake2b(fingerprinter.fingerprint(request), digest_size=_SIZE)
     hasher.update(spider.encode() + (b"\0r" if request.meta.get(metakeys.RENDER) else b"\0-"))
-    for name in headers:
-        values = request.headers.getlist(name)
-        if values:
-            hasher.update(b"\0" + name + b"\0" + b"\0".join(values))
+    for name, default in headers:
+        value = b"\0".join(request.headers.getlist(name)) or default
+        if value:
+            hasher.update(b"\0" + name + b"\0" + value)
     return hasher.digest()
 
 

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 FLUSH_INTERVAL = 10.0
 _BATCH = 5_000
 _BATCH_BYTES = 8 * 1024 * 1024
+#: Pages that are looked up ahead, about half a kilobyte each.
+_MAX_AHEAD = 20_000
 #: What is held at most while the store cannot be written.
 _MAX_HELD = 50_000
 _MAX_HELD_BYTES = 64 * 1024 * 1024
@@ -144,6 +146,9 @@ class Store:
         self._held = Changes()
         self._writing = Changes()
         self._wanted: dict[bytes, list[asyncio.Future[Entry | None]]] = {}
+        """Who waits for a page; nobody, where it is looked up ahead."""
+        self._ahead: dict[bytes, Entry | None] = {}
+        """What was looked up ahead and not asked for yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[int] | None = None
@@ -157,15 +162,29 @@ class Store:
         """Begin a run of *spider*; raises ConfigError if the store never can be used."""
         self.run = await self._call(self._backend.open, spider)
 
-    async def get(self, key: bytes) -> Entry | None:
-        """Return what is known of a page."""
+    def look_ahead(self, key: bytes) -> None:
+        """Look a page up that will be asked for, so that nobody has to wait for it then."""
+        if key not in self._wanted and key not in self._ahead:
+            self._want(key)
+
+    def has(self, key: bytes) -> bool:
+        """Tell whether :meth:`known` can answer for a page."""
+        return any(key in one for one in (self._held.entries, self._writing.entries, self._ahead))
+
+    def known(self, key: bytes) -> Entry | None:
+        """Return what is known of a page that was looked up ahead, or changed a moment ago."""
+        ahead = self._ahead.pop(key, None)
         for changes in (self._held, self._writing):
             if key in changes.entries:
                 return changes.entries[key]
+        return ahead
+
+    async def get(self, key: bytes) -> Entry | None:
+        """Return what is known of a page."""
+        if self.has(key):
+            return self.known(key)
         future: asyncio.Future[Entry | None] = asyncio.get_running_loop().create_future()
-        self._wanted.setdefault(key, []).append(future)
-        if self._reader is None:
-            self._reader = self._start(self._look_up())
+        self._want(key).append(future)
         return await future
 
     async def children(self, key: bytes) -> bytes | None:
@@ -182,15 +201,26 @@ class Store:
                 return changes.bodies[key, digest]
         return await self._read(self._backend.read_body, key, digest)
 
+    def _want(self, key: bytes) -> list[asyncio.Future[Entry | None]]:
+        waiting = self._wanted.setdefault(key, [])
+        if self._reader is None:
+            self._reader = self._start(self._look_up())
+        return waiting
+
     async def _look_up(self) -> None:
         while self._wanted:
             await asyncio.sleep(0)  # what else comes in this turn of the loop goes along
             wanted, self._wanted = self._wanted, {}
             found = await self._read(self._backend.read, list(wanted))
             for key, futures in wanted.items():
+                entry = None if found is None else found.get(key)
+                if not futures and found is not None:
+                    self._ahead[key] = entry
                 for future in futures:
                     if not future.done():
-                        future.set_result(None if found is None else found.get(key))
+                        future.set_result(entry)
+            while len(self._ahead) > _MAX_AHEAD:
+                del self._ahead[next(iter(self._ahead))]
         self._reader = None
 
     async def _read(self, function: Callable[..., T], *args: object) -> T | None:
@@ -207,6 +237,7 @@ class Store:
     # Writing -------------------------------------------------------------------------------------
     def put(self, entry: Entry, children: bytes | None = None) -> None:
         """Remember *entry*, and the requests that its callback yielded."""
+        self._ahead.pop(entry.key, None)
         self._held.put(entry.key, entry, children)
         self._changed()
 
@@ -217,6 +248,7 @@ class Store:
 
     def forget(self, key: bytes) -> None:
         """Forget a page."""
+        self._ahead.pop(key, None)
         self._held.put(key, None)
         self._changed()
 

@@ -81,6 +81,8 @@ class Scheduler(ScrapyScheduler):
         queued = self._enqueue(request)
         if receipts is not None:
             receipts.adopted(receipt, request, queued=bool(queued))
+        if queued and self._context.on_queued is not None:
+            self._context.on_queued(request)
         return queued is not False
 
     def _enqueue(self, request: Request) -> bool | None:

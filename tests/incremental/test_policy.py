@@ -202,7 +202,8 @@ def test_bodies_are_hashed_only_where_needed(
 
 # Keys and entries --------------------------------------------------------------------------------
 def key(request: Request, spider: str = "s") -> bytes:
-    return key_of(request, RequestFingerprinter(), spider=spider, headers=(b"Accept-Language",))
+    headers = ((b"Accept-Language", b"en"),)
+    return key_of(request, RequestFingerprinter(), spider=spider, headers=headers)
 
 
 def test_keys() -> None:
@@ -212,6 +213,7 @@ def test_keys() -> None:
 
     assert key(Request("http://a.test/?b=2&a=1")) == plain
     assert key(Request(url, headers={"User-Agent": "x"})) == plain
+    assert key(Request(url, headers={"Accept-Language": "en"})) == plain  # as the project sends
     others = [
         key(Request(url), "other"),
         key(Request(url, headers={"Accept-Language": "de"})),
