@@ -14,20 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from scrapy import Spider
+from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
 
 from netspy_scrapy.incremental.entry import Entry
 from netspy_scrapy.incremental.sqlite import SqliteBackend
 from netspy_scrapy.incremental.store import Store
-
-
-class _Crawler:
-    """What a stats collector asks of a crawler."""
-
-    class settings:  # noqa: N801
-        @staticmethod
-        def getbool(_):
-            return False
 
 
 def entry(n, run):
@@ -71,7 +64,7 @@ async def main():
     idle = megabytes()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         path = Path(folder) / "pages.db"
-        store = Store(SqliteBackend(str(path)), MemoryStatsCollector(_Crawler()))
+        store = Store(SqliteBackend(str(path)), MemoryStatsCollector(Crawler(Spider)))
         await store.open("bench")
         first = await update(store, options.pages, 1, 5000)
         asked = await look_up(store, options.pages, options.at_once)

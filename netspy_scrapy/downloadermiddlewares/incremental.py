@@ -16,6 +16,7 @@ from netspy_scrapy.incremental.crawl import Attempt
 from netspy_scrapy.incremental.policy import FOLLOW, REPARSE, Meaning
 from netspy_scrapy.incremental.unchanged import Unchanged
 from netspy_scrapy.incremental.validator import clear_validator
+from netspy_scrapy.logs import without_credentials
 from netspy_scrapy.settings import read_bool
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ class IncrementalMiddleware:
         kind = "CACHE" if meaning in (Meaning.NOT_MODIFIED, Meaning.SAME_BODY) else "FETCH"
         latency = request.meta.get("download_latency", 0.0) * 1000
         logger.debug(
-            "%s | %d | %.0f ms | %d bytes | %s", kind, response.status, latency, size, request.url,
+            "%s | %d | %.0f ms | %d bytes | %s", kind, response.status, latency, size,
+            without_credentials(request.url, request),
             extra={
                 "spider": self._crawler.spider, "outcome": kind, "status": response.status,
                 "latency_ms": latency, "bytes": size,

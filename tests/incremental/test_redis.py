@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import scrapy
+from scrapy.crawler import Crawler
 from scrapy.settings import Settings
 from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.test import get_crawler
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.commands.incremental import main
@@ -96,7 +97,7 @@ def test_an_entry_that_is_none_is_a_miss(server: Redis) -> None:
 
 def test_a_crawl_goes_on_while_redis_is_away(server: Redis, caplog: Any) -> None:
     """Nothing is known meanwhile, and what is learned is written when it is back."""
-    stats = MemoryStatsCollector(get_crawler())
+    stats = MemoryStatsCollector(Crawler(scrapy.Spider))
 
     async def run() -> None:
         store = Store(backend(server), stats)

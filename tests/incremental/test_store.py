@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scrapy
+from scrapy.crawler import Crawler
 from scrapy.statscollectors import MemoryStatsCollector
-from scrapy.utils.test import get_crawler
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.exceptions import ConfigError, StoreError
@@ -63,7 +64,7 @@ def backend() -> Counting:
 
 @pytest.fixture
 def stats() -> MemoryStatsCollector:
-    return MemoryStatsCollector(get_crawler())
+    return MemoryStatsCollector(Crawler(scrapy.Spider))
 
 
 @pytest.fixture
