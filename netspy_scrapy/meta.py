@@ -28,5 +28,6 @@ HOLDS = "netspy_holds"
 #: Whether incremental crawling (NETSPY_INCREMENTAL) counts for the request: False, or what is done
 #: with its page if that did not change: "skip", "follow", "reparse".
 INCREMENTAL = "netspy_incremental"
-#: The header that incremental crawling added to the request for this attempt, ``[name, value]``.
+#: The header that incremental crawling added to the request for this attempt, and what
+#: ``dont_cache`` was before: ``[name, value, dont_cache]``.
 VALIDATOR = "netspy_validator"

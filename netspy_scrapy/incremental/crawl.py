@@ -27,7 +27,7 @@ from netspy_scrapy.incremental.pages import (
 from netspy_scrapy.incremental.policy import FOLLOW, MODES, REPARSE, Answer, Meaning
 from netspy_scrapy.incremental.sqlite import SqliteBackend
 from netspy_scrapy.incremental.store import Store
-from netspy_scrapy.incremental.validator import clear_validator, set_validator
+from netspy_scrapy.incremental.validator import clear_validator, hide_validator, set_validator
 from netspy_scrapy.logs import shown
 from netspy_scrapy.receipts import Verdict
 from netspy_scrapy.settings import IncrementalSettings
@@ -314,8 +314,8 @@ class Incremental:
             )  # fmt: skip
 
     def _response_downloaded(self, request: Request) -> None:
-        # Before a redirect or a retry copies the headers.
-        clear_validator(request)
+        # Before a redirect copies the headers.
+        hide_validator(request)
 
     async def _engine_stopped(self) -> None:
         await self.store.close()

@@ -230,6 +230,47 @@ def test_retries_and_redirects_keep_no_foreign_validator(site: Site) -> None:
     assert dumped() == []
 
 
+def test_an_http_cache_never_keeps_a_304(site: Site) -> None:
+    """Conditional requests go past Scrapy's cache; what it answers is parsed, and not learned."""
+    cache = {**ON, "HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": "cache"}
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+    urls = (site.url("/p"),)
+    runs = [texts(crawl(Pages, cache, urls=urls)) for _ in range(3)]
+    Path("netspy_incremental.db").unlink()
+    cached = crawl(Pages, cache, urls=urls)
+
+    assert runs == [["x"], [], []]
+    assert conditions(site, "/p") == [(None, None), ('"1"', None), ('"1"', None)]
+    assert texts(cached) == ["x"]
+    assert entries() == {}
+
+
+def test_a_retry_has_the_meta_that_the_spider_gave(site: Site) -> None:
+    """Nothing of the attempt before is left on it."""
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+    crawl(Pages, ON, urls=(site.url("/p"),))
+    site.set("/p", 503, times=1)
+
+    class Seeing(Pages):
+        name = "pages"
+
+        @classmethod
+        def from_crawler(cls, crawler: Any, *args: Any, **kwargs: Any) -> Any:
+            spider = super().from_crawler(crawler, *args, **kwargs)
+            spider.seen = []
+            crawler.signals.connect(spider.note, scrapy.signals.request_scheduled)
+            return spider
+
+        def note(self, request: Any) -> None:
+            self.seen.append((dict(request.headers), request.meta.get("dont_cache")))
+
+    crawler = crawl(Seeing, ON, urls=(site.url("/p"),), meta={"dont_cache": False})
+
+    assert [cached for _, cached in crawler.spider.seen] == [False, False]
+    assert not any(b"If-None-Match" in headers for headers, _ in crawler.spider.seen)
+    assert conditions(site, "/p")[1:] == [('"1"', None), ('"1"', None)]
+
+
 def test_a_dumped_request_has_no_validator(site: Site) -> None:
     """A request that failed for good is replayed in full, not answered with an empty 304."""
     site.set("/p", body="x", headers={"ETag": '"secret-validator"'})
@@ -386,6 +427,38 @@ def test_follow_visits_the_changed_pages_of_an_unchanged_list(site: Site, shop: 
     assert texts(third) == ["book 2: newer"]
     assert stat(second, keys.INCREMENTAL_FOLLOWED) == 3
     assert conditions(site, "/list")[1:] == [('"list"', None)] * 2
+
+
+def test_follow_with_callbacks_in_threads(site: Site, shop: Any) -> None:
+    """NETSPY_CALLBACK_THREADS changes nothing of it."""
+    follow = {**ON, "NETSPY_INCREMENTAL_ON_304": "follow", "NETSPY_CALLBACK_THREADS": 2}
+    crawl(shop, follow, url=site.url("/list"))
+    site.set("/d1", body="new", headers={"ETag": '"new"'}, conditional=True)
+    second = crawl(shop, follow, url=site.url("/list"))
+
+    assert texts(second) == ["book 1: new"]
+
+
+def test_a_page_that_yields_what_cannot_be_kept(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A function as a callback cannot be found again: the list is fetched in full, and says so."""
+    site.set("/list", body="x", headers={"ETag": '"l"'}, conditional=True)
+    site.set("/d", body="d", headers={"ETag": '"d"'}, conditional=True)
+
+    class Lambdas(Pages):
+        name = "lambdas"
+
+        def parse(self, response: Any) -> Any:
+            yield response.follow("/d", lambda answer: {"text": answer.text})
+
+    follow = {**ON, "NETSPY_INCREMENTAL_ON_304": "follow"}
+    for _ in range(2):
+        crawl(Lambdas, follow, urls=(site.url("/list"),))
+
+    assert conditions(site, "/list") == [(None, None)] * 2
+    assert conditions(site, "/d") == [(None, None), ('"d"', None)]
+    assert "a request that it yields cannot be kept: the callback" in caplog.text
 
 
 def test_skip_does_not_visit_them(site: Site, shop: Any) -> None:
