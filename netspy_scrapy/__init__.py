@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from netspy_scrapy.addon import Addon
     from netspy_scrapy.exceptions import (
+        AntiBotError,
         ConfigError,
         DumpError,
         HttpStatusError,
@@ -39,6 +40,7 @@ _HOMES = {
     "BasePipeline": "pipelines.base",
     "ConfigError": "exceptions",
     "DumpError": "exceptions",
+    "AntiBotError": "exceptions",
     "HttpStatusError": "exceptions",
     "Item": "items",
     "ItemError": "exceptions",
@@ -59,6 +61,7 @@ _HOMES = {
 __all__ = [
     "Addon",
     "AirSpider",
+    "AntiBotError",
     "BasePipeline",
     "ConfigError",
     "DumpError",

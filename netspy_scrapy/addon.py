@@ -7,6 +7,7 @@ import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddleware
 from scrapy.downloadermiddlewares.retry import RetryMiddleware
 from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.pipelines.media import MediaPipeline
@@ -14,9 +15,13 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
+from netspy_scrapy.downloadermiddlewares.compression import CompressionMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.incremental import IncrementalMiddleware
+from netspy_scrapy.downloadermiddlewares.limits import LimitsMiddleware
+from netspy_scrapy.downloadermiddlewares.receiving import ReceivingMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
@@ -28,22 +33,27 @@ from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
 from netspy_scrapy.redis.connection import driver
 from netspy_scrapy.redis.options import RedisSettings
+from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
     SETTINGS,
     UNSUPPORTED,
+    WEBDRIVER_KEYS,
     DedupSettings,
     DumpSettings,
     IncrementalSettings,
+    LimitsSettings,
     PaceSettings,
     PolitenessSettings,
+    RenderSettings,
     RetrySettings,
     RobotsSettings,
     RuntimeSettings,
     SinkSettings,
     StatusSettings,
     deciding,
+    read_bool,
     read_codes,
     read_int,
     read_number,
@@ -51,6 +61,7 @@ from netspy_scrapy.settings import (
 )
 from netspy_scrapy.spidermiddlewares.children import KeepChildrenMiddleware
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
+from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
 from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import pipelines
@@ -66,6 +77,8 @@ logger = logging.getLogger(__name__)
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
+#: Next to the engine: it judges the answer that all others have left.
+_LIMITS_ORDER = 40
 #: Before Scrapy's own middlewares, which fill in headers and cookies.
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
@@ -75,10 +88,15 @@ _RETRY_ORDER = 550
 _INCREMENTAL_ORDER = 560
 #: Next to the spider, before other spider middlewares change what it yields.
 _CHILDREN_ORDER = 1000
+_COMPRESSION_ORDER = 590
+#: Next to the downloader, behind Scrapy's cache alone.
+_RECEIVING_ORDER = 880
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
 _START_ORDER = 10
+#: Before StartSpiderMiddleware: they are not what the spider starts with.
+_REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
 _RUNTIME_ORDER = 0
 _CALLBACKS_ORDER = 0
@@ -92,7 +110,7 @@ _NEAR = 0.77
 
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
-             "ROBOTS_USER_AGENT", "MAX_RESPONSE_SIZE")  # fmt: skip
+             "ROBOTS_USER_AGENT")  # fmt: skip
 
 
 class Addon:
@@ -147,6 +165,12 @@ class Addon:
             )
         if issubclass(self._crawler.spidercls, AirSpider):
             _add(settings, name, FacadeMiddleware, _FACADE_ORDER)
+        if LimitsSettings.are_wanted(settings):
+            _add(settings, name, LimitsMiddleware, _LIMITS_ORDER)
+            _add(settings, name, ReceivingMiddleware, _RECEIVING_ORDER)
+            _replace(
+                settings, name, HttpCompressionMiddleware, CompressionMiddleware, _COMPRESSION_ORDER
+            )
         name = "SPIDER_MIDDLEWARES"
         if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
             self.notes.append(
@@ -154,6 +178,9 @@ class Addon:
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
+        ordered = CrawlContext.of(self._crawler).replay_order is not None
+        if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
+            _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
 
     def _install_incremental(self, settings: BaseSettings) -> None:
         incremental = IncrementalSettings.from_settings(settings)
@@ -222,6 +249,7 @@ class Addon:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        self._install_rendering(settings)
         if read_int(settings, "NETSPY_CALLBACK_THREADS"):
             _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
         if read_number(settings, "NETSPY_BLOCK_WARNING", unit="seconds"):
@@ -237,7 +265,8 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings, RuntimeSettings, IncrementalSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings,
+            IncrementalSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)
@@ -257,6 +286,8 @@ class Addon:
             if deciding(settings, name) == name and settings.getpriority(name) is not None:
                 priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
                 settings.set(theirs, settings[name], priority)
+        if deciding(settings, "MAX_RESPONSE_SIZE") == "MAX_RESPONSE_SIZE":
+            self._raise_maxsize(settings)
         if user_set(settings, "SPIDER_MAX_RUNTIME") and user_set(settings, "CLOSESPIDER_TIMEOUT"):
             # Ours counts, and ends the crawl with a reason of its own.
             settings.set("CLOSESPIDER_TIMEOUT", 0, settings.getpriority("CLOSESPIDER_TIMEOUT") or 0)
@@ -266,6 +297,30 @@ class Addon:
                 settings.getpriority("RETRY_EXCEPTIONS") or 0, SETTINGS_PRIORITIES["addon"]
             )
             settings.set("RETRY_EXCEPTIONS", [*exceptions, HookError], priority)
+
+    def _install_rendering(self, settings: BaseSettings) -> None:
+        """Let pages be rendered; the browser itself starts with the first of them."""
+        RenderSettings.from_settings(settings)
+        webdriver = settings.get("WEBDRIVER") or {}
+        for name, value in launch_options(webdriver).items():
+            if not user_set(settings, name):
+                settings.set(name, value, "addon")
+        idle = sorted(webdriver.keys() - WEBDRIVER_KEYS)
+        if idle:
+            self.notes.append(f"WEBDRIVER: {', '.join(idle)} do nothing here")
+        _add(settings, "EXTENSIONS", Rendering, _RUNTIME_ORDER)
+        if user_set(settings, "REQUEST_FINGERPRINTER_CLASS"):
+            return
+        settings.set("REQUEST_FINGERPRINTER_CLASS", RenderFingerprinter, "addon")
+
+    def _raise_maxsize(self, settings: BaseSettings) -> None:
+        """See that Scrapy's limit, which holds for media too, is not below ours for pages."""
+        ours, theirs = (
+            read_int(settings, name) for name in ("MAX_RESPONSE_SIZE", "DOWNLOAD_MAXSIZE")
+        )
+        if theirs and (not ours or ours > theirs):
+            priority = settings.getpriority("DOWNLOAD_MAXSIZE") or 0
+            settings.set("DOWNLOAD_MAXSIZE", ours, max(priority, SETTINGS_PRIORITIES["addon"]))
 
     # What is worth a warning ---------------------------------------------------------------------
     def _note_contradictions(self, settings: BaseSettings) -> None:

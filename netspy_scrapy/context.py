@@ -10,11 +10,14 @@ from weakref import WeakSet
 from scrapy import signals
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy._scrapy.receiving import Bodies
+from netspy_scrapy.acceptance import Acceptance
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
 from netspy_scrapy.failures import Failures
 from netspy_scrapy.incremental.crawl import Incremental
+from netspy_scrapy.limits import Limits
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from netspy_scrapy.pipelines.batcher import Storage
     from netspy_scrapy.redis.connection import Connection
+    from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +52,8 @@ class CrawlContext:
         """Whether rows could be neither stored nor dumped."""
         self.from_scheduler: WeakSet[Request] = WeakSet()
         """Requests that our scheduler handed out, and so takes back when they must wait."""
+        self.replay_order: ReplayOrder | None = None
+        """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
 
@@ -135,6 +141,26 @@ class CrawlContext:
     def politeness(self) -> Politeness:
         """What is kept to at each domain."""
         return Politeness(self)
+
+    @cached_property
+    def acceptance(self) -> Acceptance:
+        """Which statuses reach the callback."""
+        return Acceptance(self)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The size and the types that are received."""
+        return Limits(self.crawler)
+
+    @cached_property
+    def bodies(self) -> Bodies | None:
+        """What holds bodies to NETSPY_MAX_INFLIGHT_BYTES; None: nothing does."""
+        limit = self.limits.settings.max_inflight
+        if not limit:
+            return None
+        return Bodies(
+            self.crawler, limit, is_cut=lambda: self.politeness.is_cut, is_queued=self.owns
+        )
 
     @cached_property
     def redis(self) -> Connection:

@@ -20,7 +20,9 @@
     ├── CutOffError            a download took too long after a stop (also an IgnoreRequest)
     ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
-    │   └── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
+    │   ├── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
+    │   ├── ResponseTooLargeError     the body is over MAX_RESPONSE_SIZE (also an IgnoreRequest)
+    │   └── ContentTypeRejectedError  not one of ALLOWED_CONTENT_TYPES (also an IgnoreRequest)
     ├── ValidationError        raised by users in ``validate``: fetch the page again
     └── NotRetryError          raised by users: give the page up, without counting a failure
 """
@@ -169,6 +171,43 @@ class HttpStatusError(HttpError, ResponseError):
     def __init__(self, response: Response, reason: str, *args: Any) -> None:
         super().__init__(response, f"HTTP status {response.status}: {reason}", *args)
         self.reason = reason
+
+
+class RenderError(ResponseError, OSError):
+    """A browser did not bring the page: a time-out, a refused connection, a browser that died.
+
+    It is an OSError, and so retried like other failed downloads.
+    """
+
+
+class ResponseTooLargeError(ResponseError, IgnoreRequest):
+    """The body is larger than allowed: a failure, without another attempt.
+
+    ``setting`` is what sets the limit, ``limit`` its value in bytes.
+    """
+
+    def __init__(self, setting: str, limit: int, seen: str) -> None:
+        super().__init__(f"the body is larger than {setting} = {limit} bytes: {seen}")
+        self.setting = setting
+        self.limit = limit
+
+
+class ContentTypeRejectedError(ResponseError, IgnoreRequest):
+    """The answer is not of an allowed type: it is dropped, and no failure.
+
+    ``content_type`` is what the site said, ``setting`` is what allows types.
+    """
+
+    cause = "content_type"
+
+    def __init__(self, setting: str, content_type: str) -> None:
+        super().__init__(f"Content-Type {content_type!r} is not one of {setting}")
+        self.setting = setting
+        self.content_type = content_type
+
+
+class AntiBotError(ResponseError):
+    """The answer is a challenge page: a test for robots in place of the page (ANTIBOT_DETECT)."""
 
 
 class ValidationError(NetspyError):

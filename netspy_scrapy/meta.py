@@ -15,7 +15,8 @@ GIVEN_UP = "netspy_given_up"
 RECEIPT = "netspy_receipt"
 #: The number of the receipt of the page that yielded the request.
 PARENT = "netspy_parent"
-#: How a browser is to fetch the page (dict); rendering is not there yet.
+#: How a browser is to fetch the page: True, or a dict with ``wait_for`` (a selector), ``time``
+#: (seconds) and ``script`` (JavaScript).
 RENDER = "netspy_render"
 #: The domain that the request counts for, as the scheduler assigned it.
 DOMAIN = "netspy_domain"
@@ -31,3 +32,6 @@ INCREMENTAL = "netspy_incremental"
 #: The header that incremental crawling added to the request for this attempt, and what
 #: ``dont_cache`` was before: ``[name, value, dont_cache]``.
 VALIDATOR = "netspy_validator"
+#: Prefixes of content types in place of ALLOWED_CONTENT_TYPES, a list; empty: all. For media
+#: (requests without a callback) it is the only way to have any.
+ALLOWED_CONTENT_TYPES = "netspy_allowed_content_types"

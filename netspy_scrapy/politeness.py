@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.domains import DomainRegistry, DomainState
-from netspy_scrapy.exceptions import CutOffError, HookError
+from netspy_scrapy.exceptions import CutOffError, HookError, ResponseTooLargeError
 from netspy_scrapy.health import DomainHealth
 from netspy_scrapy.robots import Robots, origin_of
 from netspy_scrapy.scheduling.direct import DirectDownloads
@@ -370,8 +370,15 @@ class Politeness:
             return
         name = type(exception).__name__
         text = str(exception)
-        if isinstance(exception, IgnoreRequest) and not _scrapy.is_unusable_answer(exception):
+        if isinstance(exception, ResponseTooLargeError) or _scrapy.is_too_large(exception):
+            # Scrapy's own limit has another error in each place, and counts alike.
+            cause = ResponseTooLargeError.__name__
+            context.failures.fail(request, cause, f"{cause}: {text}" if text else name)
+            return
+        if isinstance(exception, IgnoreRequest) and not _scrapy.is_too_many_redirects(exception):
             context.failures.drop(request, getattr(exception, "cause", name), text or name)
+            with suppress(AttributeError):
+                exception.netspy_dropped = True  # type: ignore[attr-defined]
             return
         unwell = isinstance(exception, context.retry_settings.exceptions)
         unwell = unwell and not isinstance(exception, HookError)

@@ -19,8 +19,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
-from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.exceptions import CutOffError, NotRetryError
 
 if TYPE_CHECKING:
@@ -137,10 +137,12 @@ class Receipts:
             self._replace(receipt, request)
         receipt.lasting.append(callback)
 
-    def is_lasting(self, request: Request) -> bool:
-        """Tell whether somebody keeps *request* until its outcome is safe."""
-        receipt = self._of(request)
-        return receipt is not None and bool(receipt.lasting)
+    def is_kept(self, request: Request) -> bool:
+        """Tell whether somebody keeps *request*, or a page that led to it, until it is safe."""
+        receipt = self._of(request) or self._receipts.get(request.meta.get(metakeys.PARENT, -1))
+        while receipt is not None and not receipt.lasting:
+            receipt = receipt.parent
+        return receipt is not None
 
     def children(self, request: Request) -> list[Request]:
         """Return copies of the requests that *request* yielded, if ``keep_children`` is set."""
@@ -208,7 +210,7 @@ class Receipts:
 
     # The engine ----------------------------------------------------------------------------------
     def _spider_opened(self) -> None:
-        _scrapy.watch_requests(
+        scraping.watch_requests(
             self._crawler, self._yields, self._yielded, self._errback, self._removed
         )
 

@@ -63,6 +63,9 @@ SETTINGS: dict[str, Setting] = {
         "seconds; cap of Retry-After and of the backoff; a longer Retry-After fails at once; "
         "0: the header is not read",
     ),
+    "ANTIBOT_DETECT": Setting(
+        True, "a challenge page with status 200 is no page: it is fetched again, then a failure"
+    ),
     "NETSPY_RETRY_CALLBACK_ERRORS": Setting(
         False, "retry a page whose callback raised (netspy spiders always do)"
     ),
@@ -99,6 +102,8 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_STOP_TIMEOUT": Setting(
         8.0, "seconds that downloads may take after a stop before they are cut off; 0: any time"
     ),
+    "WEBDRIVER": Setting({}, "how a browser fetches pages that are to be rendered"),
+    "NETSPY_RENDER_PAGES": Setting(8, "pages that a browser has open at once"),
     "NETSPY_CALLBACK_THREADS": Setting(
         0, "threads in which sync callbacks run; 0: on the event loop, as ever"
     ),
@@ -108,7 +113,11 @@ SETTINGS: dict[str, Setting] = {
     "ROBOTS_OBEY": Setting(False, "obey robots.txt", "ROBOTSTXT_OBEY"),
     "ROBOTS_USER_AGENT": Setting("*", "the robots.txt group that counts", "ROBOTSTXT_USER_AGENT"),
     "MAX_RESPONSE_SIZE": Setting(
-        32 * 1024 * 1024, "bytes of a body; 0: no limit", "DOWNLOAD_MAXSIZE"
+        32 * 1024 * 1024, "bytes of a body, opened; 0: no limit", "DOWNLOAD_MAXSIZE"
+    ),
+    "ALLOWED_CONTENT_TYPES": Setting([], "prefixes of the types that are received; empty: all"),
+    "NETSPY_MAX_INFLIGHT_BYTES": Setting(
+        0, "bytes of all bodies that are being received or opened; 0: no limit"
     ),
     "NETSPY_START_MAX_QUEUED": Setting(
         10_000,
@@ -188,6 +197,9 @@ SETTINGS: dict[str, Setting] = {
     "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
+    "RETRY_FAILED_ON_START": Setting(
+        False, "fetch the spider's requests of FAILED_REQUEST_PATH before all others"
+    ),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
@@ -197,17 +209,14 @@ SETTINGS: dict[str, Setting] = {
 #: netspy's settings that nothing here reads yet: named when a user sets them.
 UNSUPPORTED: frozenset[str] = frozenset(
     {
-        "ALLOWED_CONTENT_TYPES", "ANTIBOT_DETECT",
         "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
-        "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
-        "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
-        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH", "RETRY_FAILED_ON_START",
-        "SPIDER_KEEP_ALIVE",
-        "SPIDER_TASK_LEASE", "WARNING_ENABLE",
-        "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
-        "WEBDRIVER",
+        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "METRICS_ENABLE",
+        "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API", "PROXY_ENABLE",
+        "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE", "RESPONSE_CACHE_EXPIRE",
+        "RESPONSE_CACHE_PATH", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
+        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE", "WARNING_FEISHU_WEBHOOK",
+        "WARNING_WECHAT_WEBHOOK",
     }
 )  # fmt: skip
 
@@ -316,6 +325,24 @@ def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
             raise ConfigError(name, value, allowed)
         codes.add(code)
     return frozenset(codes)
+
+
+def read_prefixes(name: str, value: Any) -> tuple[str, ...]:
+    """Return *value* of *name* as prefixes of content types, in lower case: a list, or text."""
+    allowed = 'a list of prefixes such as "text/" or "application/json"'
+    if value is None:
+        return ()
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple, set, frozenset)):
+        raise ConfigError(name, value, allowed)
+    if not all(isinstance(one, str) for one in items):
+        raise ConfigError(name, value, allowed)
+    prefixes = tuple(one.strip().lower() for one in items)
+    if isinstance(value, str):
+        return tuple(filter(None, prefixes))
+    if not all(prefixes):
+        raise ConfigError(name, value, f"{allowed}; an empty one would allow everything")
+    return prefixes
 
 
 # A dataclass per feature -----------------------------------------------------------------------
@@ -596,6 +623,66 @@ class RobotsSettings:
         )
 
 
+#: Keys of netspy's WEBDRIVER that have an effect.
+WEBDRIVER_KEYS = frozenset(
+    {
+        "browser", "headless", "load_images", "timeout", "render_time", "wait_until", "wait_for",
+        "user_agent", "proxy", "viewport", "channel", "locale", "timezone_id",
+    }
+)  # fmt: skip
+
+#: How a browser context is called what WEBDRIVER gives.
+_CONTEXT_KEYS = {"user_agent": "user_agent", "locale": "locale", "timezone_id": "timezone_id"}
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """How a browser fetches pages."""
+
+    pages: int
+    timeout: float | None
+    """Seconds that a page may take, rendering and all; None: as other downloads."""
+    time: float
+    """Seconds that are waited after a page is there."""
+    wait_for: str | None
+    """The selector of an element that is waited for."""
+    wait_until: str | None
+    context: dict[str, Any] = field(repr=False)
+    """What each browser context is made with."""
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> RenderSettings:
+        """Read how pages are rendered."""
+        webdriver = settings.get("WEBDRIVER") or {}
+        if not isinstance(webdriver, dict):
+            raise ConfigError("WEBDRIVER", webdriver, "a dict")
+        timeout = webdriver.get("timeout")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout > 0):
+            raise ConfigError("WEBDRIVER['timeout']", timeout, "seconds, more than 0")
+        wait_until = webdriver.get("wait_until")
+        if wait_until not in (None, "load", "domcontentloaded", "networkidle", "commit"):
+            raise ConfigError(
+                "WEBDRIVER['wait_until']", wait_until,
+                '"load", "domcontentloaded", "networkidle" or "commit"',
+            )  # fmt: skip
+        context = {
+            theirs: webdriver[ours]
+            for ours, theirs in _CONTEXT_KEYS.items()
+            if webdriver.get(ours) is not None
+        }
+        if webdriver.get("viewport"):
+            width, height = webdriver["viewport"]
+            context["viewport"] = {"width": width, "height": height}
+        return cls(
+            pages=read_int(settings, "NETSPY_RENDER_PAGES", minimum=1),
+            timeout=timeout,
+            time=float(webdriver.get("render_time") or 0),
+            wait_for=webdriver.get("wait_for"),
+            wait_until=wait_until,
+            context=context,
+        )
+
+
 @dataclass(frozen=True)
 class IncrementalSettings:
     """Whether and how only what changed is fetched."""
@@ -650,4 +737,45 @@ class RuntimeSettings:
         return cls(
             max_runtime=read_number(settings, "SPIDER_MAX_RUNTIME", unit="seconds"),
             stop_timeout=read_number(settings, "NETSPY_STOP_TIMEOUT", unit="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class LimitsSettings:
+    """How large an answer may be, and of which types."""
+
+    size_setting: str
+    """What sets *max_size*: MAX_RESPONSE_SIZE or DOWNLOAD_MAXSIZE."""
+    max_size: int
+    media_max_size: int
+    """Of requests that no callback waits for (DOWNLOAD_MAXSIZE)."""
+    types: tuple[str, ...]
+    max_inflight: int
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> LimitsSettings:
+        """Read the limits of a crawl."""
+        size_setting = deciding(settings, "MAX_RESPONSE_SIZE")
+        types = _get(settings, "ALLOWED_CONTENT_TYPES")
+        return cls(
+            size_setting=size_setting,
+            max_size=read_int(settings, size_setting),
+            media_max_size=read_int(settings, "DOWNLOAD_MAXSIZE"),
+            types=read_prefixes("ALLOWED_CONTENT_TYPES", types),
+            max_inflight=read_int(settings, "NETSPY_MAX_INFLIGHT_BYTES"),
+        )
+
+    @staticmethod
+    def are_wanted(settings: BaseSettings) -> bool:
+        """Tell whether anything but Scrapy's own limit is asked for.
+
+        An empty ALLOWED_CONTENT_TYPES of the user's own is: single requests may have theirs.
+        """
+        return (
+            (
+                settings.getpriority("MAX_RESPONSE_SIZE") is not None
+                and read_int(settings, "MAX_RESPONSE_SIZE") > 0
+            )
+            or user_set(settings, "ALLOWED_CONTENT_TYPES")
+            or read_int(settings, "NETSPY_MAX_INFLIGHT_BYTES") > 0
         )

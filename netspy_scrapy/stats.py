@@ -66,3 +66,6 @@ INCREMENTAL_SAVED = "netspy/incremental/bytes_saved"
 #: What was written to the store, and what could not be.
 INCREMENTAL_STORED = "netspy/incremental/stored"
 INCREMENTAL_LOST = "netspy/incremental/lost"
+#: Bodies that had to wait for NETSPY_MAX_INFLIGHT_BYTES, and downloads begun once more for it.
+BODIES_HELD = "netspy/bodies/held"
+BODIES_AGAIN = "netspy/bodies/again"

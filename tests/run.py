@@ -27,6 +27,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 #: Debian's packages of the servers that tests use, each with a program of it.
 SERVERS = {
+    "chromium": "chromium",
     "mariadb-server": "mariadbd",
     "nginx-light": "nginx",
     "postgresql": "postgres",

@@ -33,6 +33,9 @@ What each path answers (values in a query are percent-decoded to raw bytes; ``+`
 ``/big?mode=len&mb=200``
     A large HTML body: ``len`` (with ``Content-Length``), ``chunked``, or ``gzip`` (a small body
     that opens to that size).
+``/drip?kb=64&pieces=10&ms=100&end=done``
+    HTML of that size with a ``Content-Length`` (``chunked=1``: in chunks), in so many pieces that
+    many milliseconds apart. ``end=hang``: the last piece never comes, and the connection stays.
 ``/encoding/<name>?where=header``
     The text of `ENCODING_TEXTS` in that encoding, named in ``header``, ``meta`` or ``none``.
 ``/cookie/set?a=b``, ``/cookie/show``
@@ -313,6 +316,8 @@ class _Answer:
     raw: bytes | None = None
     """Sent in place of head and body."""
     delay: float = 0.0
+    gap: float = 0.0
+    """Seconds between two pieces."""
     ending: Literal["keep", "close", "reset", "hang"] = "keep"
 
 
@@ -405,6 +410,8 @@ class _Connection(asyncio.Protocol):
         self._gone = False
         self._timer: asyncio.TimerHandle | None = None
         self._pieces: Iterator[bytes] | None = None
+        self._gap = 0.0
+        self._hangs = False
         self._closes = False
         state.connections += 1
         self._number = state.connections
@@ -426,7 +433,7 @@ class _Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._pieces is not None:
+        if self._pieces is not None and not self._gap:
             self._write_pieces()
 
     def data_received(self, data: bytes) -> None:
@@ -491,7 +498,7 @@ class _Connection(asyncio.Protocol):
         self._send(answer, closing=request.closing, bodiless=request.method == "HEAD")
 
     def _send(self, answer: _Answer, *, closing: bool, bodiless: bool) -> None:
-        if answer.ending == "hang":
+        if answer.ending == "hang" and answer.pieces is None:
             return
         if answer.ending == "reset":
             linger = struct.pack("ii", 1, 0)
@@ -510,18 +517,27 @@ class _Connection(asyncio.Protocol):
         self._transport.write(head if bodiless else head + answer.body)
         if answer.pieces is not None and not bodiless:
             self._pieces = answer.pieces()
+            self._gap = answer.gap
+            self._hangs = answer.ending == "hang"
             self._write_pieces()
         else:
             self._done()
 
     def _write_pieces(self) -> None:
-        assert self._pieces is not None
+        if self._pieces is None:
+            return
         for piece in self._pieces:
             self._transport.write(piece)
-            if self._paused or self._gone:
+            if self._gone or self._transport.is_closing():
+                return
+            if self._gap:
+                self._timer = self._loop.call_later(self._gap, self._write_pieces)
+                return
+            if self._paused:
                 return
         self._pieces = None
-        self._done()
+        if not self._hangs:
+            self._done()
 
     def _done(self) -> None:
         self._answering = False
@@ -741,6 +757,33 @@ def _big(state: _State, request: _Request, rest: str) -> _Answer:
     return _streamed(size, in_chunks=mode == "chunked")
 
 
+def _drip(state: _State, request: _Request, rest: str) -> _Answer:
+    del state, rest
+    size = request.number("kb", 64) * 1024
+    count = request.number("pieces", 10)
+    end = request.value("end", "done")
+    if end not in ("done", "hang") or not 0 < count <= size:
+        raise ValueError("end is done or hang; pieces are of one byte at least")
+    in_chunks = request.value("chunked", "0") == "1"
+
+    def pieces() -> Iterator[bytes]:
+        body = _filler(size)
+        edges = [size * number // count for number in range(count + 1)]
+        for number in range(count - (end == "hang")):
+            piece = body[edges[number] : edges[number + 1]]
+            yield b"%x\r\n%s\r\n" % (len(piece), piece) if in_chunks else piece
+        if in_chunks and end == "done":
+            yield b"0\r\n\r\n"
+
+    framing = (b"Transfer-Encoding", b"chunked") if in_chunks else (b"Content-Length", b"%d" % size)
+    return _Answer(
+        headers=(_HTML, framing),
+        pieces=pieces,
+        gap=request.number("ms", 100) / 1000,
+        ending="hang" if end == "hang" else "keep",
+    )
+
+
 def _encoding(state: _State, request: _Request, rest: str) -> _Answer:
     del state
     where = request.value("where", "header")
@@ -811,6 +854,7 @@ _ROUTES: dict[str, Callable[[_State, _Request, str], _Answer]] = {
     "truncate": _truncate,
     "chunked": _chunked,
     "big": _big,
+    "drip": _drip,
     "encoding": _encoding,
     "cookie": _cookie,
 }

@@ -153,7 +153,8 @@ def test_defaults_of_both_kinds_of_spiders() -> None:
     assert (plain["RETRY_TIMES"], netspy["RETRY_TIMES"]) == (2, 3)
     assert (plain["DOWNLOAD_TIMEOUT"], netspy["DOWNLOAD_TIMEOUT"]) == (180, 22.0)
     assert netspy["CONCURRENT_REQUESTS"] == 16
-    assert netspy["DOWNLOAD_MAXSIZE"] == 33554432
+    assert netspy["MAX_RESPONSE_SIZE"] == 33554432
+    assert plain["DOWNLOAD_MAXSIZE"] == netspy["DOWNLOAD_MAXSIZE"] == 1073741824
     assert (plain["LOG_LEVEL"], netspy["LOG_LEVEL"]) == ("DEBUG", "INFO")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import resource
 import sqlite3
 import sys
 import time
@@ -13,6 +12,10 @@ from pathlib import Path
 
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from memory import Peak
 
 SINKS = {
     "sqlite": "netspy_scrapy.pipelines.sqlite.SqlitePipeline",
@@ -28,8 +31,8 @@ options = arguments.parse_args()
 marks = [int(mark) for mark in options.marks.split(",")]
 
 
-class Memory:
-    """The peak of the resident memory, over what it was when the first request was made."""
+class Memory(Peak):
+    """The peak, each time that so many items have passed."""
 
     def __init__(self):
         self.items = 0
@@ -37,17 +40,7 @@ class Memory:
 
     def begin(self):
         self.started = time.monotonic()
-        try:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            self._start = _status("VmRSS:")
-            self._peak = lambda: _status("VmHWM:")
-        except OSError:
-            unit = 1024 if sys.platform == "darwin" else 1
-            self._peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
-            self._start = self._peak()
-
-    def growth_mb(self):
-        return (self._peak() - self._start) / 1024
+        super().begin()
 
     def count(self):
         self.items += 1
@@ -98,13 +91,6 @@ class ItemsSpider(scrapy.Spider):
                 "tags": f"a{number % 11}, b{number % 13}",
                 "in_stock": number % 2,
             }
-
-
-def _status(key):
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1])
-    raise OSError(key)
 
 
 def _stored():

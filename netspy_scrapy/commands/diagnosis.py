@@ -29,6 +29,7 @@ from netspy_scrapy.settings import (
     SETTINGS,
     DedupSettings,
     DumpSettings,
+    LimitsSettings,
     PaceSettings,
     PolitenessSettings,
     RetrySettings,
@@ -305,7 +306,10 @@ class _Examination:
         settings = self._after
         timeout = read_number(settings, "DOWNLOAD_TIMEOUT", unit="seconds")
         yield "longest download", f"{timeout:g} s", "REQUEST_TIMEOUT"
-        yield "largest body", _size(read_int(settings, "DOWNLOAD_MAXSIZE")), "MAX_RESPONSE_SIZE"
+        limits = LimitsSettings.from_settings(settings)
+        yield "largest body", _size(limits.max_size), "MAX_RESPONSE_SIZE"
+        yield "types received", ", ".join(limits.types) or "all", "ALLOWED_CONTENT_TYPES"
+        yield "all bodies at once", _size(limits.max_inflight), "NETSPY_MAX_INFLIGHT_BYTES"
         runtime = deciding(self._before, "SPIDER_MAX_RUNTIME")
         seconds = read_number(settings, runtime, unit="seconds")
         yield "longest crawl", f"{seconds:g} s" if seconds else "no limit", "SPIDER_MAX_RUNTIME"

@@ -22,7 +22,7 @@ from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.project import get_project_settings
 
-from netspy_scrapy.commands.project import add_settings_of, complete, make_importable
+from netspy_scrapy.commands.project import complete, find_spider, make_importable
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.exceptions import ConfigError, DumpError, StoreError
 from netspy_scrapy.incremental.backends import backend_of
@@ -134,7 +134,9 @@ def _positive(text: str) -> int:
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         complete(settings)
-        spider = add_settings_of(options.spider, settings) if options.spider else None
+        spider = find_spider(options.spider, settings) if options.spider else None
+        if spider is not None:
+            spider.update_settings(settings)
         read = IncrementalSettings.from_settings(settings)
         backend = backend_of(settings, read, create=options.file is not None)
         try:

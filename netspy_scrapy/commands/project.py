@@ -31,13 +31,12 @@ def complete(settings: BaseSettings) -> None:
     settings.setdict(translated(environment_settings(os.environ)), "project")
 
 
-def add_settings_of(name: str, settings: Settings) -> type[Spider]:
-    """Add what the spider *name* (of the project, or of a file) sets for itself; return it."""
+def find_spider(name: str, settings: Settings) -> type[Spider]:
+    """Return the spider *name*, of the project or of a file."""
     if is_file(name):
         spiders = spiders_of_file(Path(name))
         if len(spiders) > 1:
             raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
     else:
         spiders = spiders_of_project(settings, [name])
-    spiders[0].update_settings(settings)
     return spiders[0]

@@ -1,7 +1,7 @@
-"""``netspy-retry``: replay what a crawl could not store.
+"""``netspy-retry``: replay what a crawl could not store, and fetch again what failed.
 
-Exit status: 0 if nothing is left, 1 if rows are left (or were set aside as broken), 2 if the
-command or the project's settings cannot be used, 130 after Ctrl-C.
+Exit status: 0 if nothing is left, 1 if rows or requests are left (or were set aside as broken), 2
+if the command or the project's settings cannot be used, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from scrapy.utils.log import configure_logging
 from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.commands.console import Console, Interrupted, brief
-from netspy_scrapy.commands.project import add_settings_of, complete, make_importable
+from netspy_scrapy.commands.project import complete, find_spider, make_importable
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
+from netspy_scrapy.commands.requests import Probe, RequestCommand
 from netspy_scrapy.commands.sinks import Sinks, describe
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, DumpError
 from netspy_scrapy.settings import SinkSettings, read_text
-from netspy_scrapy.spiders.setup import (
-    pipelines,
-)
+from netspy_scrapy.spiders.setup import pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from scrapy import Spider
     from scrapy.settings import Settings
 
     from netspy_scrapy.dumps.claims import ClaimedFile
 
 _NAME = "netspy-retry"
-_DESCRIPTION = "Replay what a crawl could not store: each row goes to the sinks that still owe it."
+_DESCRIPTION = (
+    "Replay what a crawl could not store: each row goes to the sinks that still owe it (--items). "
+    "Fetch again what failed or was not done: each request runs through its spider (--requests)."
+)
 _LEFT = 1
 _UNUSABLE = 2
 
@@ -74,7 +77,7 @@ class Command(ScrapyCommand):
 
     def syntax(self) -> str:
         """Return the options, for the help."""
-        return "--items [--path FILE]"
+        return "--items | --requests [--path FILE]"
 
     def short_desc(self) -> str:
         """Return what the list of commands says."""
@@ -106,6 +109,18 @@ class Command(ScrapyCommand):
 def _add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--items", action="store_true", help="replay the rows of FAILED_ITEM_PATH")
+    what.add_argument(
+        "--requests", action="store_true", help="fetch the requests of FAILED_REQUEST_PATH again"
+    )
+    parser.add_argument("--limit", type=_positive, metavar="N", help="--requests: N at most")
+    parser.add_argument(
+        "--reason", metavar="TEXT", help="--requests: only those with TEXT in reason or status"
+    )
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="--requests: only ask whether the sites answer; nothing is replayed",
+    )
     parser.add_argument("--path", metavar="FILE", help="replay this file instead")
     parser.add_argument(
         "--spider",
@@ -117,9 +132,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         complete(settings)
-        if options.spider:
-            add_settings_of(options.spider, settings)
-        return _ItemCommand(settings, options.path).run()
+        spider = find_spider(options.spider, settings) if options.spider else None
+        replay = _replay_requests if options.requests else _replay_items
+        return replay(options, settings, spider)
     except ConfigError as exc:
         because = "" if exc.__cause__ is None else f" ({describe(exc.__cause__)})"
         return _refuse(describe(exc) + because)
@@ -131,6 +146,36 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     except KeyboardInterrupt:
         print(f"{_NAME}: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+
+
+def _replay_items(
+    options: argparse.Namespace, settings: Settings, spider: type[Spider] | None
+) -> int:
+    for name in ("limit", "reason", "probe"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} belongs to --requests", print_help=False)
+    if spider is not None:
+        spider.update_settings(settings)
+    return _ItemCommand(settings, options.path).run()
+
+
+def _replay_requests(
+    options: argparse.Namespace, settings: Settings, spider: type[Spider] | None
+) -> int:
+    reason = options.reason or ""
+    if options.probe:
+        return Probe(settings, _NAME, path=options.path, reason=reason).run()
+    command = RequestCommand(
+        settings, _NAME, path=options.path, spider=spider, reason=reason, limit=options.limit
+    )
+    return command.run()
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
 
 
 def _refuse(text: str) -> int:

@@ -6,13 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import IgnoreRequest
+from scrapy.http.request import NO_CALLBACK
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy.antibot import challenge_of
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.exceptions import CutOffError
+from netspy_scrapy.exceptions import AntiBotError, CutOffError
 from netspy_scrapy.retry import Retrier
-from netspy_scrapy.settings import StatusSettings
+from netspy_scrapy.settings import StatusSettings, read_bool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,6 +39,8 @@ class StatusPolicyMiddleware:
     before the downloader if it did not come from there (``engine.download_async``), without a
     download slot; where scheduler or queue are not ours, it waits here.
 
+    A challenge page (ANTIBOT_DETECT) is fetched again too, and a failure after the last attempt.
+
     Meta keys: ``dont_retry``, ``max_retry_times``, ``priority_adjust``.
     Stats: ``netspy/retries``, ``netspy/retries/<status or exception>``.
     """
@@ -49,6 +53,9 @@ class StatusPolicyMiddleware:
         self._retry_codes = (
             settings.retry_codes - settings.accept_codes if settings.check else frozenset()
         )
+        # Plain projects look for challenge pages only if they ask for it.
+        asked = crawler.settings.getpriority("ANTIBOT_DETECT") is not None
+        self._antibot = asked and read_bool(crawler.settings, "ANTIBOT_DETECT")
         self._policies = self._context.politeness.settings.policies
         self._exceptions = self._context.retry_settings.exceptions
 
@@ -63,7 +70,7 @@ class StatusPolicyMiddleware:
         """Return the answer, or the request of the next attempt."""
         status = response.status
         if status not in self._codes_of(request):
-            return response
+            return self._unless_challenge(request, response)
         # Also for the last attempt: what the site asks for concerns the next request too.
         wait = self._retrier.wait(request, f"HTTP status {status}", response)
         if not self._retrier.attempts_left(request):
@@ -79,6 +86,27 @@ class StatusPolicyMiddleware:
             return response
         again = self._retrier.again(
             request, status, f"HTTP status {status}", wait.seconds, response=response
+        )
+        return self._send(again, request)
+
+    def _unless_challenge(
+        self, request: Request, response: Response
+    ) -> Request | Response | Coroutine[Any, Any, Request]:
+        """Return the answer, or the next attempt if it is a challenge page in its place.
+
+        Raises AntiBotError when no attempt is left.
+        """
+        if not self._antibot or request.callback is NO_CALLBACK or metakeys.ROBOTS in request.meta:
+            return response
+        owner = challenge_of(response)
+        if owner is None:
+            return response
+        error = AntiBotError(f"a challenge page of {owner} in place of the page (ANTIBOT_DETECT)")
+        wait = self._retrier.wait(request, "AntiBotError", response)
+        if not self._retrier.attempts_left(request):
+            raise error
+        again = self._retrier.again(
+            request, "AntiBotError", str(error), wait.seconds, response=response
         )
         return self._send(again, request)
 

@@ -46,6 +46,8 @@ def request_record(
     state["callback"] = callback_name(request.callback, spider)
     state["errback"] = callback_name(request.errback, spider)
     meta = request.meta
+    asked = meta.get(metakeys.RENDER)
+    render = asked if isinstance(asked, dict) else {}
     kwargs = dict(getattr(request, "requests_kwargs", None) or {})
     if not hasattr(request, "requests_kwargs"):
         if request.headers:
@@ -65,8 +67,8 @@ def request_record(
         "retry_times": meta.get("retry_times", 0),
         "filter_repeat": not request.dont_filter,
         "render": bool(meta.get(metakeys.RENDER)),
-        "wait_for": getattr(request, "wait_for", None),
-        "render_time": getattr(request, "render_time", None),
+        "wait_for": render.get("wait_for"),
+        "render_time": render.get("time"),
         "cb_kwargs": request.cb_kwargs,
         "requests_kwargs": kwargs,
         "custom": getattr(request, "custom", {}),

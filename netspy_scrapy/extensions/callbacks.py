@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
-from netspy_scrapy import _scrapy
+from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.settings import read_int, read_number
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class CallbackThreads:
 
     def spider_opened(self) -> None:
         """Take over the calls of callbacks."""
-        _scrapy.call_callbacks_by(self._crawler, self._call)
+        scraping.call_callbacks_by(self._crawler, self._call)
 
     def spider_closed(self) -> None:
         """Let the threads end."""

@@ -164,7 +164,8 @@ def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
         )
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
-        steps.append(f"{requests} requests in {context.dump_settings.request_path}")
+        path = context.dump_settings.request_path
+        steps.append(f"{requests} requests in {path}: netspy-retry --requests fetches them")
     unfiltered, unrecorded = stats.get(keys.UNFILTERED_BATCHES), stats.get(keys.FILTER_DEGRADED)
     if unfiltered:
         steps.append(

@@ -32,7 +32,7 @@ HTTP_KEYWORDS = frozenset(
 
 #: Keywords of netspy that do nothing here, with the value at which that makes no difference.
 _WITHOUT_EFFECT: dict[str, Any] = {
-    "render": False, "auto_request": True, "impersonate": None, "verify": True, "cert": None,
+    "auto_request": True, "impersonate": None, "verify": True, "cert": None,
 }  # fmt: skip
 
 #: The keywords that make URL and body.
@@ -246,7 +246,7 @@ class Request(scrapy.Request):
     @property
     def without_effect(self) -> list[str]:
         """What the request asks for that is not there, as ``name=value``."""
-        asked = {**self.custom, **self.requests_kwargs, "render": self.render}
+        asked = {**self.custom, **self.requests_kwargs}
         return [
             f"{name}={asked[name]!r}"
             for name, harmless in _WITHOUT_EFFECT.items()

@@ -84,7 +84,7 @@ class PostgresPipeline(SqlServerPipeline):
         assert self._pool is not None
         if self._pool.closed:
             self._pool = driver.new_pool(self.server)
-            self._pool.open()
+            self._pool.open(wait=True, timeout=self.server.connect_timeout)
 
     @contextmanager
     def connection(self) -> Iterator[driver.Connection]:

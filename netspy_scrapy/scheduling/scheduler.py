@@ -237,7 +237,10 @@ class Scheduler(ScrapyScheduler):
     async def _dump_unfinished(self, reason: str) -> None:
         """Write what is only in memory to FAILED_REQUEST_PATH."""
         dumped = 0
+        receipts = self._context.receipts_in_use
         for request in self._unfinished():
+            if receipts is not None and self.dqs is None and receipts.is_kept(request):
+                continue  # its line is still in the dump
             self._context.request_dump.add(request, reason=f"unfinished: {reason}")
             dumped += 1
             if dumped % _DUMP_PORTION == 0:

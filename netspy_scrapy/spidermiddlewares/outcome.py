@@ -19,7 +19,6 @@ from netspy_scrapy.incremental.unchanged import Unchanged
 from netspy_scrapy.logs import shown, without_credentials
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
-from netspy_scrapy.settings import StatusSettings, is_success
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -59,9 +58,8 @@ class OutcomeMiddleware:
         self._pace = Pace(crawler)
         self._recorded: WeakSet[Request] = WeakSet()
         """Requests whose refused status is recorded, while their errbacks run."""
-        self._settings = StatusSettings.from_settings(crawler.settings)
+        self._acceptance = self._context.acceptance
         self._politeness = self._context.politeness
-        self._policies = self._politeness.settings.policies
         self._retry_callback_errors = self._context.retry_settings.callback_errors
         self._validate = getattr(crawler.spidercls, "netspy_validate", None)
         self._failed = getattr(crawler.spidercls, "netspy_failed", None)
@@ -74,7 +72,7 @@ class OutcomeMiddleware:
     def process_spider_input(self, response: Response) -> None:
         """Refuse an answer whose status is not wanted, then ask the spider's ``validate``."""
         status = response.status
-        if not 200 <= status < 300 and not self._accepts(response):  # noqa: PLR2004
+        if not 200 <= status < 300 and not self._acceptance.accepts(response.request, response):  # noqa: PLR2004
             reason = response.meta.pop(metakeys.GIVEN_UP, "not an accepted status")
             error = HttpStatusError(response, reason)
             request = response.request
@@ -139,27 +137,6 @@ class OutcomeMiddleware:
     def _not_done(self, request: Request) -> None:
         if self._context.receipts_in_use is not None:
             self._context.receipts.give_back(request)
-
-    def _accepts(self, response: Response) -> bool:
-        settings = self._settings
-        status = response.status
-        if not settings.check or settings.allow_all or is_success(status):
-            return True
-        if status in settings.accept_codes:
-            return True
-        if self._policies and response.request is not None:
-            policy = self._policies.of(self._politeness.state_of(response.request).name)
-            if policy.accept is not None and status in policy.accept:
-                return True
-        meta = response.meta
-        if meta.get("handle_httpstatus_all", False):
-            return True
-        allowed: Any = meta.get("handle_httpstatus_list")
-        if allowed is None:
-            allowed = getattr(
-                self._crawler.spider, "handle_httpstatus_list", settings.allowed_codes
-            )
-        return status in allowed
 
     def _retry_or_fail(
         self, request: Request, response: Response, exception: Exception

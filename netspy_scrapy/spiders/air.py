@@ -187,11 +187,20 @@ class AirSpider(scrapy.Spider):
             self.netspy_loop.call_soon_threadsafe(_scrapy.close_spider, self.crawler, "stopped")
 
     # What the crawl calls ------------------------------------------------------------------------
+    def netspy_begin(self) -> None:
+        """Call ``start_callback``, once, before anything is fetched."""
+        if self.netspy_loop is None:
+            self.netspy_loop = asyncio.get_running_loop()
+            try:
+                self.start_callback()
+            except Exception as exc:
+                self.netspy_start_error = exc
+                raise
+
     async def netspy_start(self) -> AsyncIterator[Any]:
         """Yield the first requests as Scrapy takes them."""
-        self.netspy_loop = asyncio.get_running_loop()
+        self.netspy_begin()
         try:
-            self.start_callback()
             output = self.netspy_output(self.start_requests(), "start_requests")
             if inspect.isawaitable(output):
                 output = await output
@@ -269,11 +278,14 @@ class AirSpider(scrapy.Spider):
     def netspy_errback(self, failure: Failure) -> Any:
         """Call ``failed_request`` for a download that failed for good.
 
-        What was raised after the download (``validate``, a refused status) is raised again, so
+        A page that was dropped on purpose (robots.txt, a refused type) has no hook. What was raised
+        after the download (``validate``, a refused status) is raised again, so
         that it reaches the spider middleware, which decides on it.
         """
         if not getattr(failure.value, "netspy_download_failed", False):
             failure.raiseException()
+        if getattr(failure.value, "netspy_dropped", False):
+            return ()
         return self.netspy_failed(failure.request, None)  # type: ignore[attr-defined]
 
     def netspy_seal(self, request: Request) -> Request:

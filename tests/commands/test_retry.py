@@ -597,7 +597,6 @@ def test_which_file(project):
         (["-s", "nonsense"], "NAME=VALUE"),
         (["--path", "stores"], "not a regular file"),
         (["--path", "stores.py/x"], "stores.py"),
-        (["--requests"], "--requests"),
         (["--nonsense"], "--nonsense"),
     ],
 )
@@ -614,11 +613,9 @@ def test_wrong_use(project, arguments, message):
     assert left() == [line(1, "First")]
 
 
-@pytest.mark.parametrize(
-    "command", [RETRY, [*SCRAPY_RETRY, "--requests"], [*SCRAPY_RETRY, "--items", "--nonsense"]]
-)
+@pytest.mark.parametrize("command", [RETRY, SCRAPY_RETRY, [*SCRAPY_RETRY, "--items", "--nonsense"]])
 def test_nothing_chosen(project, command):
-    """Without --items, or with an option that is not known, nothing is done."""
+    """Without --items or --requests, or with an option that is not known, nothing is done."""
     dump(line(1, "First"))
     done = run(*command)
 

@@ -672,12 +672,17 @@ def test_robots_of_netspy_spiders(site: Any) -> None:
 def test_keywords_without_effect_are_named_once(
     site: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """render=True and verify=False do nothing here, and one warning each says so."""
-    seeds = [mw.Request(site.url(f"/page/{n}"), render=True, verify=False) for n in range(3)]
+    """verify=False and impersonate do nothing here, and one warning each says so."""
+    seeds = [
+        mw.Request(site.url(f"/page/{n}"), impersonate="chrome", verify=False) for n in range(3)
+    ]
     crawler = crawl(Spider, seeds=seeds)
 
     lines = [r.getMessage() for r in caplog.records if "has no effect" in r.getMessage()]
-    assert sorted(line.partition(" ")[0] for line in lines) == ["render=True", "verify=False"]
+    assert sorted(line.partition(" ")[0] for line in lines) == [
+        "impersonate='chrome'",
+        "verify=False",
+    ]
     assert len(crawler.spider.seen) == 3
     with pytest.raises(mw.SpiderError, match="item_handler"):
         Spider(item_handler=print)

@@ -265,6 +265,27 @@ def test_awaited_download_waits_for_its_retry_after(site: Any) -> None:
     assert second - first >= 1
 
 
+@pytest.mark.parametrize("wanted", [True, False, None])
+def test_challenge_pages(site: Any, wanted: bool | None) -> None:
+    """ANTIBOT_DETECT: a challenge page is fetched again, then a failure; else it is a page."""
+    site.set("/page", body=b"<html>the page</html>")
+    site.set("/page", body=b"<html></html>", headers={"CF-Mitigated": "challenge"}, times=1)
+    site.set("/wall", body=b"<html></html>", headers={"CF-Mitigated": "challenge"})
+    settings = (
+        {"RETRY_TIMES": 1} if wanted is None else {"RETRY_TIMES": 1, "ANTIBOT_DETECT": wanted}
+    )
+    crawler = crawl(PlainSpider, settings, urls=(site.url("/page"), site.url("/wall")))
+
+    if not wanted:
+        assert len(crawler.spider.pages) == 2
+        return
+    assert crawler.spider.pages == [(site.url("/page"), 200)]
+    assert [type(error) for error in crawler.spider.errors] == [netspy_scrapy.AntiBotError]
+    assert "a challenge page of Cloudflare" in dumped()[0]["reason"]
+    assert site.hits("/wall") == 2
+    assert netspy_stats(crawler)["netspy/failures/AntiBotError"] == 1
+
+
 def test_callback_error_of_a_plain_spider_is_logged_once_and_dumped(
     site: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

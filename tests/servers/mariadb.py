@@ -75,7 +75,7 @@ class MariaDB(Server):
             program("mariadbd"), "--no-defaults", f"--datadir={self.folder}/data",
             f"--port={self.port}", "--bind-address=127.0.0.1", f"--socket={self.folder}/s.sock",
             f"--pid-file={self.folder}/pid", "--skip-name-resolve",
-            "--innodb-flush-log-at-trx-commit=0", *self._options,
+            "--innodb-flush-log-at-trx-commit=2", *self._options,
         ]  # fmt: skip
 
     def is_ready(self) -> bool:

@@ -18,10 +18,17 @@ PASSWORD = "geheim:@/ %41 wört"
 
 
 class Postgres(Server):
-    """``postgres`` with one database, ``spider``, and a password."""
+    """``postgres`` with one database, ``spider``, and a password.
+
+    *options* are further ones of the server (``"-c", "max_connections=5"``).
+    """
 
     name = "postgres"
     stop_signal: ClassVar[int] = signal.SIGQUIT
+
+    def __init__(self, *options: str) -> None:
+        super().__init__()
+        self._options = options
 
     @property
     def url(self) -> str:
@@ -75,6 +82,7 @@ class Postgres(Server):
         return [
             _program("postgres"), "-D", str(self.folder / "data"), "-h", "127.0.0.1",
             "-p", str(self.port), "-k", str(self.folder), "-c", "fsync=off",
+            *self._options,
         ]  # fmt: skip
 
     def is_ready(self) -> bool:

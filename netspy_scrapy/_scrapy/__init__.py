@@ -1,29 +1,34 @@
-"""The only module that touches what Scrapy keeps private, tested against each Scrapy version."""
+"""The only room that touches what Scrapy keeps private, tested against each Scrapy version.
+
+Here is what concerns the engine and the downloader; callbacks are in ``scraping``, bodies in
+``receiving`` and ``opening``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-import signal
 import sys
-import threading
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
+import scrapy.exceptions
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
-from scrapy.utils.defer import deferred_from_coro, ensure_awaitable, maybe_deferred_to_future
-from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.reactor import install_reactor, is_reactor_installed
-from scrapy.utils.spider import iterate_spider_output
-from twisted.internet.defer import Deferred, fail, maybeDeferred
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
 from twisted.python.failure import Failure
 
-from netspy_scrapy.exceptions import SpiderError
+from netspy_scrapy._scrapy.reactor import (
+    install_resolver,
+    reactor_loop,
+    restore_handlers,
+    shutdown_handlers,
+)
+from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -31,13 +36,26 @@ if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
     from scrapy.http import Response
-    from scrapy.settings import BaseSettings
+
+__all__ = [
+    "become",
+    "install_resolver",
+    "reactor_loop",
+    "restore_handlers",
+    "set_body",
+    "set_meta",
+    "set_url",
+    "shallow_copy",
+    "shutdown_handlers",
+]
 
 logger = logging.getLogger(__name__)
 
-_ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
-
-RequestT = TypeVar("RequestT", bound=Request)
+#: What Scrapy's handlers raise for a body over DOWNLOAD_MAXSIZE: the second from 2.15 on.
+CANCELLED: tuple[type[BaseException], ...] = (
+    CancelledError,
+    *filter(None, [getattr(scrapy.exceptions, "DownloadCancelledError", None)]),
+)
 
 
 def engine_of(crawler: Crawler) -> ExecutionEngine | None:
@@ -145,102 +163,12 @@ def _slot(crawler: Crawler) -> Any:
     return None if engine is None else engine._slot  # noqa: SLF001
 
 
-def set_url(request: Request, url: str) -> None:
-    """Change the URL of a request in place (``download_midware``); Scrapy knows only copies."""
-    request._set_url(url)  # noqa: SLF001
-
-
-def set_body(request: Request, body: bytes) -> None:
-    """Change the body of a request in place."""
-    request._set_body(body)  # noqa: SLF001
-
-
-def set_meta(request: Request, meta: dict[str, Any]) -> None:
-    """Give *request*, a shallow copy, a meta of its own."""
-    request._meta = meta  # noqa: SLF001
-
-
-def shallow_copy(request: RequestT) -> RequestT:
-    """Return a copy that shares meta, headers and everything else with *request*.
-
-    ``Request.copy()`` runs the constructor, which costs ten times as much.
-    """
-    cls = type(request)
-    other = cls.__new__(cls)
-    for base in cls.__mro__:
-        for slot in base.__dict__.get("__slots__", ()):
-            if slot != "__weakref__" and hasattr(request, slot):
-                setattr(other, slot, getattr(request, slot))
-    if hasattr(request, "__dict__"):  # a plain request has none from Scrapy 2.19 on
-        other.__dict__.update(request.__dict__)
-    return other
-
-
 def keep(crawler: Crawler, coroutine: Coroutine[Any, Any, Any]) -> None:
     """Run a coroutine beside the crawl; the loop itself keeps only a weak reference."""
     tasks = crawler.__dict__.setdefault("_netspy_tasks", set())
     task = asyncio.ensure_future(coroutine)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
-
-
-def become(request: RequestT, other: RequestT) -> None:
-    """Give *request* the whole state of *other*: the engine knows it by its identity."""
-    for base in type(request).__mro__:
-        for slot in base.__dict__.get("__slots__", ()):
-            if slot != "__weakref__" and hasattr(other, slot):
-                setattr(request, slot, getattr(other, slot))
-    request.__dict__.clear()
-    request.__dict__.update(other.__dict__)
-
-
-def reactor_loop(settings: BaseSettings) -> asyncio.AbstractEventLoop:
-    """Return the loop of the asyncio reactor, which is installed and started if there is none.
-
-    The reactor counts as running from then on; it does its work whenever the loop runs. Its
-    threads (DNS look-ups) end with the process.
-    """
-    if not is_reactor_installed():
-        install_reactor(_ASYNCIO_REACTOR, settings["ASYNCIO_EVENT_LOOP"])
-    from twisted.internet import reactor as installed  # noqa: PLC0415 - importing it installs one
-
-    reactor: Any = installed
-    loop = getattr(reactor, "_asyncioEventloop", None)
-    if loop is None:
-        raise SpiderError(
-            f"{type(reactor).__name__} is installed as the reactor of this process: "
-            "start() needs Twisted's AsyncioSelectorReactor, or none"
-        )
-    if not loop.is_running() and not getattr(reactor, "_started", False):
-        pool = reactor.getThreadPool()
-        pool.threadFactory = functools.partial(threading.Thread, daemon=True)
-        reactor.startRunning(installSignalHandlers=False)
-    return cast("asyncio.AbstractEventLoop", loop)
-
-
-def install_resolver(crawler: Crawler) -> None:
-    """Let the reactor look up names as the settings say, as Scrapy's process does at its start."""
-    from twisted.internet import reactor as installed  # noqa: PLC0415
-
-    reactor: Any = installed
-    settings = crawler.settings
-    path = settings.get("TWISTED_DNS_RESOLVER") or settings["DNS_RESOLVER"]
-    build: Any = build_from_crawler  # typed for components that take a crawler alone
-    resolver = build(load_object(path), crawler, reactor=reactor)
-    resolver.install_on_reactor()
-    threads = settings.getint("REACTOR_THREADPOOL_MAXSIZE")
-    reactor.getThreadPool().adjustPoolsize(maxthreads=threads)
-
-
-def shutdown_handlers() -> dict[int, Any]:
-    """Return the handlers of the signals that end a process."""
-    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def restore_handlers(handlers: dict[int, Any]) -> None:
-    """Put back what :func:`shutdown_handlers` returned."""
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 #: Whether the present code runs inside a download: in a middleware that needs another page first.
@@ -316,75 +244,6 @@ class WatchedDownloads:
             if not outcome.called:  # nobody cancelled it
                 # What follows (callbacks, pipelines) is outside the download.
                 self._outside.copy().run(outcome.callback, result)
-
-
-def watch_requests(
-    crawler: Crawler,
-    yields: Callable[[Any, Any], None],
-    yielded: Callable[[], None],
-    errback: Callable[[Failure], None],
-    removed: Callable[[Request], None],
-) -> None:
-    """Tell what the engine does with requests.
-
-    *yields* gets each output of a callback or errback with the response (or failure) it comes
-    from, after all spider middlewares and right before the engine does; *yielded* is called after.
-    *errback* gets each failure that an errback is asked about. *removed* gets each request once
-    the engine is through with it: callback or errback, and all items in the pipelines. No signal
-    covers all of these.
-    """
-    engine = engine_of(crawler)
-    assert engine is not None
-    slot, scraper = _slot(crawler), cast("Any", engine.scraper)
-    remove, process, call = (
-        slot.remove_request, scraper._process_spidermw_output_async,  # noqa: SLF001
-        scraper.call_spider_async,
-    )  # fmt: skip
-
-    def watched_remove(request: Request) -> None:
-        try:
-            removed(request)
-        finally:
-            remove(request)
-
-    async def watched_process(output: Any, source: Any) -> None:
-        yields(output, source)
-        try:
-            await process(output, source)
-        finally:
-            yielded()
-
-    async def watched_call(result: Any, request: Request) -> Any:
-        if isinstance(result, Failure):
-            result.request = request  # type: ignore[attr-defined]  # as Scrapy does a moment later
-            errback(result)
-        return await call(result, request)
-
-    slot.remove_request = watched_remove
-    scraper._process_spidermw_output_async = watched_process  # noqa: SLF001
-    scraper.call_spider_async = watched_call
-
-
-def call_callbacks_by(
-    crawler: Crawler, call: Callable[[Callable[..., Any], Response, dict[str, Any]], Any]
-) -> None:
-    """Let *call* call the callbacks of answers, with the answer and cb_kwargs, and await it."""
-    engine = engine_of(crawler)
-    assert engine is not None
-    scraper: Any = engine.scraper
-    original = scraper.call_spider_async
-
-    async def call_spider(result: Any, request: Request) -> Any:
-        if isinstance(result, Failure):
-            return await original(result, request)
-        if result.request is None:
-            result.request = request
-        spider: Any = crawler.spider
-        callback = result.request.callback or spider._parse  # noqa: SLF001
-        output = await call(callback, result, result.request.cb_kwargs)
-        return await ensure_awaitable(iterate_spider_output(output))
-
-    scraper.call_spider_async = call_spider
 
 
 def _failure(exception: Exception) -> Any:
@@ -512,12 +371,26 @@ def put_back(crawler: Crawler, request: Request) -> None:
         give(request)
 
 
-def is_unusable_answer(exception: BaseException) -> bool:
-    """Tell whether Scrapy gave up on an answer: a redirect without end, a body too big unpacked.
+def skip_cache_once(request: Request) -> None:
+    """Keep Scrapy's HTTP cache from storing the next answer to *request*."""
+    request.meta["_dont_cache"] = True
 
-    Both raise the exception that elsewhere means that a request is dropped on purpose.
+
+def is_too_many_redirects(exception: BaseException) -> bool:
+    """Tell whether Scrapy gave up on a redirect without end.
+
+    It raises the exception that elsewhere means that a request is dropped on purpose.
     """
-    return type(exception) is IgnoreRequest and (
-        str(exception) == "max redirections reached"
-        or type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
+    return type(exception) is IgnoreRequest and str(exception) == "max redirections reached"
+
+
+def is_too_large(exception: BaseException) -> bool:
+    """Tell whether Scrapy itself gave up on a body for its size.
+
+    While receiving it raises what else a cancelled download raises; for one that is too large
+    once opened, the exception that elsewhere means that a request is dropped on purpose.
+    """
+    return isinstance(exception, CANCELLED) or (
+        type(exception) is IgnoreRequest
+        and type(exception.__cause__).__name__ == "_DecompressionMaxSizeExceeded"
     )

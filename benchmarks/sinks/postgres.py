@@ -1,0 +1,123 @@
+"""PostgresPipeline beside netspy's and beside psycopg, on a PostgreSQL of its own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import psycopg
+from rows import COLUMNS, tuples
+from scrapy.settings import Settings
+
+from netspy_scrapy.pipelines.postgres import PostgresPipeline
+from tests.servers.postgres import Postgres
+
+NAMES = ", ".join(COLUMNS)
+UPDATES = ", ".join(f"{name} = EXCLUDED.{name}" for name in COLUMNS if name != "url")
+CONFLICT = f"ON CONFLICT (url) DO UPDATE SET {UPDATES}"
+TABLE = (
+    "CREATE TABLE items (id BIGSERIAL PRIMARY KEY, url TEXT NOT NULL UNIQUE, title VARCHAR(80),"
+    " price DOUBLE PRECISION, qty INT, category VARCHAR(64), descr TEXT, seen TIMESTAMP,"
+    " flag BOOLEAN)"
+)
+TYPES = ["text", "varchar", "float8", "int4", "varchar", "text", "timestamp", "bool"]
+ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+@contextmanager
+def bench():
+    """Yield what ``run.py`` needs: ``ways``, ``reset()``, ``count()``."""
+    options = ("shared_buffers=256MB", "max_wal_size=4GB")
+    with Postgres(*(part for one in options for part in ("-c", one))) as server:
+        db = server.connect(autocommit=False)
+
+        def reset():
+            db.execute("DROP TABLE IF EXISTS items")
+            db.execute(TABLE)
+            db.commit()
+
+        def count():
+            db.commit()
+            return db.execute("SELECT COUNT(*) FROM items").fetchone()[0]
+
+        sink = _ours(server)
+        yield SimpleNamespace(reset=reset, count=count, ways={
+            "PostgresPipeline": lambda batch: len(sink.save_items("items", batch)),
+            "netspy's PostgresPipeline": _netspys(server),
+            "psycopg, COPY binary": lambda batch: _copied(db, batch, _binary),
+            "psycopg, COPY text": lambda batch: _copied(db, batch, _text),
+            "psycopg, executemany": lambda batch: _stored(db, batch, _executemany),
+        })  # fmt: skip
+        sink.close()
+        db.close()
+
+
+def _ours(server):
+    sink = PostgresPipeline()
+    settings = {**server.settings, "POSTGRES_ON_CONFLICT": "update",
+                "POSTGRES_CONFLICT_TARGET": ["url"]}  # fmt: skip
+    sink.bind(SimpleNamespace(settings=Settings(settings)))
+    sink.open()
+    return sink
+
+
+def _netspys(server):
+    try:
+        from netspy import setting  # noqa: PLC0415 - may be missing
+        from netspy.pipelines.postgres import PostgresPipeline as Theirs  # noqa: PLC0415
+    except ImportError:
+        return None
+    setting.apply({"LOG_LEVEL": "CRITICAL", "POSTGRES_ON_CONFLICT": "update",
+                   "POSTGRES_CONFLICT_TARGET": ["url"]})  # fmt: skip
+    of = server.settings
+    theirs = Theirs(
+        host=of["POSTGRES_HOST"], port=of["POSTGRES_PORT"], user=of["POSTGRES_USER"],
+        password=of["POSTGRES_PASSWORD"], database=of["POSTGRES_DB"],
+    )  # fmt: skip
+    return lambda batch: 0 if theirs.save_items("items", batch) else len(batch)
+
+
+def _stored(db, batch, store):
+    try:
+        store(db, batch)
+    except psycopg.Error:
+        db.rollback()
+        return len(batch)
+    db.commit()
+    return 0
+
+
+def _copied(db, batch, copy):
+    def store(db, batch):
+        db.execute(
+            "CREATE TEMPORARY TABLE IF NOT EXISTS stage ON COMMIT DELETE ROWS AS"
+            f" SELECT {NAMES} FROM items WITH NO DATA"
+        )
+        copy(db.cursor(), batch)
+        db.execute(f"INSERT INTO items ({NAMES}) SELECT {NAMES} FROM stage {CONFLICT}")
+
+    return _stored(db, batch, store)
+
+
+def _binary(cursor, batch):
+    with cursor.copy(f"COPY stage ({NAMES}) FROM STDIN (FORMAT BINARY)") as pipe:
+        pipe.set_types(TYPES)
+        for row in tuples(batch):
+            pipe.write_row(row)
+
+
+def _text(cursor, batch):
+    with cursor.copy(f"COPY stage ({NAMES}) FROM STDIN") as pipe:
+        pipe.write("".join("\t".join(map(_value, row)) + "\n" for row in tuples(batch)))
+
+
+def _value(value):
+    return "\\N" if value is None else str(value).translate(ESCAPES)
+
+
+def _executemany(db, batch):
+    marks = ", ".join(["%s"] * len(COLUMNS))
+    with db.cursor() as cursor:
+        cursor.executemany(
+            f"INSERT INTO items ({NAMES}) VALUES ({marks}) {CONFLICT}", tuples(batch)
+        )
