@@ -52,6 +52,10 @@ _OWN_CONDITIONS = frozenset(
 )  # fmt: skip
 
 
+#: scrapy-playwright's own key for a page that a browser fetches.
+_PLAYWRIGHT = "playwright"
+
+
 @dataclass(eq=False)
 class Attempt:
     """One request for a page, until its answer is judged."""
@@ -105,7 +109,7 @@ class Incremental:
     # An attempt ----------------------------------------------------------------------------------
     def mode_of(self, request: Request) -> str | None:
         """Return what is done with the page if it did not change; None: that is not asked."""
-        if not _may_ask(request) or not self._context.owns(request):
+        if not _may_ask(request) or request not in self._context.from_scheduler:
             return None
         wanted = request.meta.get(metakeys.INCREMENTAL)
         if wanted is not None:
@@ -291,6 +295,11 @@ class Incremental:
         return self.settings.min_age
 
     async def _spider_opened(self) -> None:
+        if not self._context.has_scheduler:
+            logger.warning(
+                "NETSPY_INCREMENTAL does nothing: SCHEDULER is none of netspy_scrapy, so nothing "
+                "tells when what a page yielded is safe", extra={"spider": self._crawler.spider},
+            )  # fmt: skip
         try:
             await self.store.open(self._context.spider_name)
         except ConfigError as exc:
@@ -326,6 +335,9 @@ def _may_ask(request: Request) -> bool:
         request.method == "GET"
         and request.callback is not NO_CALLBACK
         and metakeys.ROBOTS not in request.meta
+        # What a browser shows is made of more than the page that has the validator.
+        and not request.meta.get(metakeys.RENDER)
+        and not request.meta.get(_PLAYWRIGHT)
         and _OWN_CONDITIONS.isdisjoint(request.headers)
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.http import Headers
 
-from netspy_scrapy import meta as metakeys
 from netspy_scrapy.exceptions import DumpError
 
 if TYPE_CHECKING:
@@ -117,11 +116,11 @@ def key_of(
 ) -> bytes:
     """Return the key of a page for one spider.
 
-    Two spiders do different things with a page, a browser sees another one than a plain request,
-    and so may requests with other *headers*: each has an entry of its own.
+    Two spiders do different things with a page, and requests with other *headers* may see another
+    one: each has an entry of its own.
     """
     hasher = blake2b(fingerprinter.fingerprint(request), digest_size=_SIZE)
-    hasher.update(spider.encode() + (b"\0r" if request.meta.get(metakeys.RENDER) else b"\0-"))
+    hasher.update(spider.encode())
     for name, default in headers:
         value = b"\0".join(request.headers.getlist(name)) or default
         if value:

@@ -297,6 +297,45 @@ def test_a_request_with_conditions_of_its_own_is_left_alone(site: Site, header: 
     assert site.log()[0].headers[header.lower()] == "own"
 
 
+def test_what_code_fetches_itself_is_left_alone(site: Site) -> None:
+    """Who awaits a download gets the page, and not an empty 304."""
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+
+    class Awaiting(Pages):
+        async def parse(self, response: Any) -> Any:
+            answer = await self.crawler.engine.download_async(scrapy.Request(response.url))
+            yield {"text": answer.text}
+
+    crawl(Pages, ON, urls=(site.url("/p"),))
+    site.set("/q", body="y")
+    crawler = crawl(Awaiting, ON, urls=(site.url("/q"),))
+    other = crawl(Awaiting, ON, urls=(site.url("/p") + "?changed",))
+
+    assert (texts(crawler), texts(other)) == (["y"], ["x"])
+    assert [inm for inm, _ in conditions(site, "/p")] == [None]
+
+
+def test_rendered_pages_are_fetched_each_time(site: Site) -> None:
+    """Their validators say nothing of what a browser shows."""
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+    for meta in ({}, {"playwright": True}):
+        crawler = crawl(Pages, ON, urls=(site.url("/p"),), meta=meta)
+
+    assert texts(crawler) == ["x"]
+    assert conditions(site, "/p") == [(None, None)] * 2
+
+
+def test_another_scheduler_switches_it_off(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning says so, and everything is fetched."""
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+    settings = {**ON, "SCHEDULER": "scrapy.core.scheduler.Scheduler"}
+    for _ in range(2):
+        crawler = crawl(Pages, settings, urls=(site.url("/p"),))
+
+    assert texts(crawler) == ["x"]
+    assert "NETSPY_INCREMENTAL does nothing" in caplog.text
+
+
 def test_a_304_that_nobody_asked_for_is_an_ordinary_answer(site: Site) -> None:
     """A site that answers so to a plain request is heard by the callback."""
     site.set("/p", 304, headers={"ETag": '"1"'})
