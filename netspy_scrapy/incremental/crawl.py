@@ -232,6 +232,10 @@ class Incremental:
         )  # fmt: skip
         entry = self.policy.learn(attempt.known, answer, digest, new)
         self._count(entry)
+        if attempt.known is not None and response is not None:
+            # Rows of this page may be stored and it not be remembered; should the site then go
+            # back to what it was, a 304 would leave them as they are.
+            self.store.forget(attempt.key)
         if response is None:
             assert attempt.known is not None
             entry = replace(entry, children=attempt.known.children, body=attempt.known.body)

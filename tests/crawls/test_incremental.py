@@ -214,6 +214,19 @@ def test_a_failed_callback_is_not_remembered(site: Site) -> None:
     assert texts(crawler) == ["x"]
 
 
+def test_a_page_that_goes_back_to_what_it_was(site: Site) -> None:
+    """Rows of a version that is not remembered are replaced, though its forerunner is known."""
+    site.set("/p", body="one", headers={"ETag": '"1"'}, conditional=True)
+    crawl(Pages, ON, urls=(site.url("/p"),))
+    site.set("/p", body="two", headers={"ETag": '"2"'}, conditional=True)
+    broken = crawl(Failing, ON, urls=(site.url("/p"),))
+    site.set("/p", body="one", headers={"ETag": '"1"'}, conditional=True)
+    crawler = crawl(Pages, ON, urls=(site.url("/p"),))
+
+    assert texts(broken) == ["two"]
+    assert texts(crawler) == ["one"]
+
+
 def test_retries_and_redirects_keep_no_foreign_validator(site: Site) -> None:
     """Each hop asks by what is known of its own page."""
     site.set("/a", body="a", headers={"ETag": '"a"'}, conditional=True)
