@@ -117,8 +117,10 @@ def _incremental_lines(stats: dict[str, Any]) -> list[str]:
     if not asked and not any(parts.values()):
         return []
     unchanged = stats.get(keys.INCREMENTAL_NOT_MODIFIED, 0)
-    line = f"  unchanged {unchanged} of {asked} pages that were asked about"
-    line += f" ({100 * unchanged / asked:.1f} %)" if asked else ""
+    line = "  unchanged 0  (no page was asked about)"
+    if asked:
+        share = 100 * unchanged / asked
+        line = f"  unchanged {unchanged} of {asked} pages that were asked about ({share:.1f} %)"
     if saved := stats.get(keys.INCREMENTAL_SAVED, 0):
         line += f", {_bytes(saved)} not sent"
     shown = ", ".join(f"{label} {count}" for label, count in parts.items() if count)

@@ -652,12 +652,14 @@ def test_the_summary_tells_the_share(site: Site, caplog: pytest.LogCaptureFixtur
     site.set("/p", body="x" * 3000, headers={"ETag": '"1"'}, conditional=True)
     site.set("/q", body="y", headers={"ETag": '"1"'})
     crawl(Pages, ON, urls=(site.url("/p"), site.url("/q")))
+    first = caplog.text
     caplog.clear()
     crawl(Pages, ON, urls=(site.url("/p"), site.url("/q")))
     shared = caplog.text
     caplog.clear()
     crawl(Pages, ON, urls=(site.url("/q"),))
 
+    assert "unchanged 0  (no page was asked about)\n    fetched 2" in first
     assert "unchanged 1 of 2 pages that were asked about (50.0 %), 3.0 KB not sent" in shared
     assert "answered none of 1 conditional requests with 304" not in shared
     assert "answered none of 1 conditional requests with 304" in caplog.text
