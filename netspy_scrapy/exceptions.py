@@ -14,6 +14,7 @@
     │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
     ├── StoreError             what is known of pages cannot be read or written
+    ├── CacheError             the response cache cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
@@ -132,6 +133,10 @@ class DumpError(NetspyError):
 
 class StoreError(NetspyError):
     """What is known of pages from earlier runs cannot be read or written; the crawl goes on."""
+
+
+class CacheError(NetspyError):
+    """The response cache, or an entry of it, cannot be written or read."""
 
 
 class SinkFailedError(NetspyError):

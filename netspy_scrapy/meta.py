@@ -32,6 +32,11 @@ INCREMENTAL = "netspy_incremental"
 #: The header that incremental crawling added to the request for this attempt, and what
 #: ``dont_cache`` was before: ``[name, value, dont_cache]``.
 VALIDATOR = "netspy_validator"
+#: What the response cache does with this request: False: nothing; "refresh": it is fetched, and the
+#: answer stored. Set it on a request of your own. (``dont_cache`` of Scrapy is the same as False.)
+CACHE = "netspy_cache"
+#: The request was handed out for the cache to answer, and goes to the site after all.
+CACHE_MISSED = "netspy_cache_missed"
 #: Prefixes of content types in place of ALLOWED_CONTENT_TYPES, a list; empty: all. For media
 #: (requests without a callback) it is the only way to have any.
 ALLOWED_CONTENT_TYPES = "netspy_allowed_content_types"

@@ -160,6 +160,12 @@ SETTINGS: dict[str, Setting] = {
         ["Accept", "Accept-Language", "Authorization"],
         "request headers with which a page is another page",
     ),
+    # The development cache
+    "RESPONSE_CACHE_ENABLE": Setting(
+        False, "read answers of earlier runs from disk, and store new ones", "HTTPCACHE_ENABLED"
+    ),
+    "RESPONSE_CACHE_PATH": Setting(".netspy_cache", "folder of the response cache"),
+    "RESPONSE_CACHE_EXPIRE": Setting(3600.0, "seconds a stored answer is used; 0: for ever"),
     # Items and sinks
     "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
     "BUFFER_FLUSH_INTERVAL": Setting(0.1, "seconds a row waits for its batch to fill"),
@@ -213,8 +219,7 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
         "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "METRICS_ENABLE",
         "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API", "PROXY_ENABLE",
-        "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE", "RESPONSE_CACHE_EXPIRE",
-        "RESPONSE_CACHE_PATH", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
+        "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
         "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE", "WARNING_FEISHU_WEBHOOK",
         "WARNING_WECHAT_WEBHOOK",
     }
@@ -737,6 +742,26 @@ class RuntimeSettings:
         return cls(
             max_runtime=read_number(settings, "SPIDER_MAX_RUNTIME", unit="seconds"),
             stop_timeout=read_number(settings, "NETSPY_STOP_TIMEOUT", unit="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """The development cache."""
+
+    enabled: bool
+    """Whether ours is on; HTTPCACHE_ENABLED alone leaves Scrapy's as it is."""
+    path: str
+    expire: float
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> CacheSettings:
+        """Read what is cached, and where."""
+        ours = deciding(settings, "RESPONSE_CACHE_ENABLE") == "RESPONSE_CACHE_ENABLE"
+        return cls(
+            enabled=ours and read_bool(settings, "RESPONSE_CACHE_ENABLE"),
+            path=read_text(settings, "RESPONSE_CACHE_PATH"),
+            expire=read_number(settings, "RESPONSE_CACHE_EXPIRE", unit="seconds"),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from netspy_scrapy import stats as keys
@@ -88,6 +89,8 @@ class Batcher:
         self.mark = 0
         self.stuck: list[tuple[_Group, Refused]] = []
         """Rows that could be neither stored nor dumped, tried once more at the close."""
+        self.tables: dict[str, Counter[str]] = {}
+        """Rows by table: stored, refused, dumped, lost."""
         self._sink = sink
         self.name = name
         self._path = path
@@ -195,6 +198,8 @@ class Batcher:
         lost = sum(len(group.rows) for group, _ in self.stuck)
         if lost:
             self._stats.inc_value(keys.ROWS_LOST.format(sink=self.name), lost)
+            for group, _ in self.stuck:
+                self._count(group, "lost", len(group.rows))
             for group, reasons in self.stuck:
                 labels = "; ".join(row.label for row in group.rows[:20])
                 more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
@@ -223,6 +228,9 @@ class Batcher:
                 logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
                 return 0
         return len(records)
+
+    def _count(self, group: _Group, what: str, rows: int) -> None:
+        self.tables.setdefault(group.table, Counter())[what] += rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
         return ItemRecord(
@@ -322,11 +330,13 @@ class Batcher:
         refused, waited = await self._store(group)
         if refused and not again:
             self._stats.inc_value(keys.ROWS_REFUSED.format(sink=self.name), len(refused))
+            self._count(group, "refused", len(refused))
         self._stats.inc_value(keys.BATCHES.format(sink=self.name))
         left = refused | waited
         stored = len(group.rows) - len(left)
         if stored:
             self._stats.inc_value(keys.ROWS_STORED.format(sink=self.name), stored)
+            self._count(group, "stored", stored)
         if left:
             await self._dump_refused(group, left)
         for position, row in enumerate(group.rows):
@@ -384,6 +394,7 @@ class Batcher:
             self._on_stuck()
             return
         self._stats.inc_value(keys.ROWS_DUMPED.format(sink=self.name), len(refused))
+        self._count(group, "dumped", len(refused))
         logger.error(
             "%s did not store %d of %d rows of %r: dumped to %s. First: %s (%s)",
             self.name, len(refused), len(group.rows), group.table, self._dump.path,

@@ -15,6 +15,7 @@ from scrapy.utils.python import global_object_name
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import stats as keys
+from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.exceptions import ItemError, UpdateKeyError
 from netspy_scrapy.items import Item, UpdateItem, fields_of, table_name_of
 from netspy_scrapy.pipelines.batcher import after
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 #: The row of the item that the current task is taking through the pipelines.
 _current: ContextVar[Row | None] = ContextVar("netspy_row", default=None)
+
+#: How many sinks that item has come to.
+_passed: ContextVar[int] = ContextVar("netspy_passed", default=0)
 
 _OLD_PREFIX = "netspy.pipelines."
 _PREFIX = "netspy_scrapy.pipelines."
@@ -66,6 +70,8 @@ class Intake:
         if item_filter is not None:
             crawler.signals.connect(self._abandoned, signals.item_dropped)
             crawler.signals.connect(self._abandoned, signals.item_error)
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._item_error, signals.item_error)
 
     @property
     def sinks(self) -> list[BasePipeline]:
@@ -93,9 +99,11 @@ class Intake:
         """Return *item* as the row that *sink* is to store, or None if it owes it nothing."""
         if sink is self._sinks[0]:
             _current.set(None)
+            _passed.set(1)
             row = self.admit(item)
             _current.set(row)
         else:
+            _passed.set(_passed.get() + 1)
             row = _current.get()
             if row is not None and self._must_reread(sink):
                 row = self._reread_row(row, item)
@@ -104,6 +112,25 @@ class Intake:
         if row.settlement is not None:
             row.settlement.handed += 1
         return row
+
+    def _spider_opened(self) -> None:
+        if self._sinks:
+            scraping.watch_items(self._crawler, _begin)
+
+    def _item_error(self, item: Any, failure: Any) -> None:
+        """Dump what another pipeline raised at, for the sinks that it has not come to."""
+        passed = _passed.get()
+        if not passed:
+            if is_item(item) and self._sinks:
+                self._refuse(item, failure.value)
+            return
+        row = _current.get()
+        if row is None:
+            return
+        reason = f"a pipeline raised {type(failure.value).__name__}: {failure.value}"
+        for sink in self._sinks[passed:]:
+            if row.route is None or sink.path in row.route:
+                self._dump(row, reason, sink.path)
 
     def _abandoned(self) -> None:
         """Settle for the sinks that will not see an item: a pipeline between dropped it."""
@@ -303,6 +330,10 @@ class Intake:
         sink.bind(self._crawler)
         sink.batcher = self._context().new_batcher(sink, sink.name, path, opener=sink.open)
         return sink
+
+
+def _begin() -> None:
+    _passed.set(0)
 
 
 def _route(item: Item) -> tuple[str, ...] | None:

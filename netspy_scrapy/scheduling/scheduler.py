@@ -76,6 +76,7 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        clear_validator(request)  # of an attempt that this one replaces
         receipts = self._context.receipts_in_use
         receipt = None if receipts is None else receipts.adopt(request)
         queued = self._enqueue(request)
@@ -87,6 +88,10 @@ class Scheduler(ScrapyScheduler):
 
     def _enqueue(self, request: Request) -> bool | None:
         """Return what ``enqueue_request`` does, None if it could not be queued."""
+        if self._politeness.passing.takes_back(request):  # the cache could not answer it
+            self.starved.clear()
+            self.put_back(request)
+            return True
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)
