@@ -38,17 +38,19 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM pages"  # noqa: S608 - names of ours
 _UPSERT: Final = (
-    f"INSERT OR REPLACE INTO pages ({', '.join(_COLUMNS)}) "  # noqa: S608
-    f"VALUES ({', '.join('?' for _ in _COLUMNS)})"
+    f"INSERT INTO pages ({', '.join(_COLUMNS)}) "  # noqa: S608
+    f"VALUES ({', '.join('?' for _ in _COLUMNS)}) ON CONFLICT (key) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])
 )
-# Rows are found by a key that is spread at random: a table without row ids is one tree, not two.
+# Keys are spread at random. Rows lie in the order in which pages were met, which is about that of
+# the next run: its updates touch pages of the file one after the other, and not all of them.
 _SCHEMA: Final = """
 CREATE TABLE pages (
-    key BLOB PRIMARY KEY, spider TEXT NOT NULL, url TEXT NOT NULL, etag BLOB, modified BLOB,
-    status INTEGER NOT NULL, fetched REAL NOT NULL, checked REAL NOT NULL, run INTEGER NOT NULL,
-    size INTEGER NOT NULL, digest BLOB, changes INTEGER NOT NULL, dynamic INTEGER NOT NULL,
-    children INTEGER, body BLOB
-) WITHOUT ROWID;
+    id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, spider TEXT NOT NULL, url TEXT NOT NULL,
+    etag BLOB, modified BLOB, status INTEGER NOT NULL, fetched REAL NOT NULL,
+    checked REAL NOT NULL, run INTEGER NOT NULL, size INTEGER NOT NULL, digest BLOB,
+    changes INTEGER NOT NULL, dynamic INTEGER NOT NULL, children INTEGER, body BLOB
+);
 CREATE TABLE children (key BLOB PRIMARY KEY, requests BLOB NOT NULL);
 CREATE TABLE bodies (
     key BLOB NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL, PRIMARY KEY (key, digest)
@@ -231,10 +233,8 @@ def _one(database: sqlite3.Connection, statement: str, *parameters: bytes) -> by
 
 
 def _write(database: sqlite3.Connection, changes: Changes) -> None:
-    # In the order of the keys neighbours are on the same page of the file.
-    pairs = sorted(changes.entries.items())
-    kept = [entry for _, entry in pairs if entry is not None]
-    gone = [(key,) for key, entry in pairs if entry is None]
+    kept = [entry for entry in changes.entries.values() if entry is not None]
+    gone = [(key,) for key, entry in changes.entries.items() if entry is None]
     with_body = [(one.key, one.body) for one in kept if one.body is not None]
     with _transaction(database):
         database.executemany(_UPSERT, map(_row, kept))

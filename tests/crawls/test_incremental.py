@@ -258,6 +258,20 @@ def test_an_http_cache_never_keeps_a_304(site: Site) -> None:
     assert entries() == {}
 
 
+def test_beside_the_development_cache(site: Site) -> None:
+    """A page goes to its callback from the cache, or is asked about at the site: never a 304."""
+    both = {**ON, "RESPONSE_CACHE_ENABLE": True}
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+    urls = (site.url("/p"),)
+    first = crawl(Pages, both, urls=urls)
+    second = crawl(Pages, both, urls=urls)
+    past_it = crawl(Pages, both, urls=urls, meta={"netspy_cache": "refresh"})
+    forgotten = crawl(Pages, {**both, "NETSPY_INCREMENTAL": False}, urls=urls)
+
+    assert [texts(one) for one in (first, second, past_it, forgotten)] == [["x"], ["x"], [], ["x"]]
+    assert conditions(site, "/p") == [(None, None), ('"1"', None)]
+
+
 def test_a_retry_has_the_meta_that_the_spider_gave(site: Site) -> None:
     """Nothing of the attempt before is left on it."""
     site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
