@@ -10,7 +10,11 @@ default: netspy's for netspy spiders (which write it at a low priority), Scrapy'
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
 _SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
 _SHARED_FILTERS = ("redis", "redis-set")
+# A password may hold a slash or an @ that should have been escaped.
+_USER_INFO = re.compile(r"(?<=://).*@")
 
 
 class Setting(NamedTuple):
@@ -201,6 +207,21 @@ SETTINGS: dict[str, Setting] = {
         "nothing", 'a row whose key is there: "nothing", "update" or "error"'
     ),
     "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
+    "MONGO_URI": Setting("mongodb://localhost:27017", "server of MongoPipeline"),
+    "MONGO_DB": Setting("netspy", "database of MongoPipeline"),
+    "NETSPY_MONGO_UPSERT": Setting(
+        False, "MongoPipeline: an Item replaces what has the same __unique_key__"
+    ),
+    "ELASTICSEARCH_HOSTS": Setting(
+        ["http://localhost:9200"], "URLs of the nodes for ElasticsearchPipeline"
+    ),
+    "NETSPY_ELASTICSEARCH_UPSERT": Setting(
+        False, "ElasticsearchPipeline: an Item replaces what has the same __unique_key__"
+    ),
+    "NETSPY_ELASTICSEARCH_OPTIONS": Setting({}, "arguments of the client: keys, certificates"),
+    "KAFKA_BOOTSTRAP_SERVERS": Setting(["localhost:9092"], "brokers for KafkaPipeline"),
+    "NETSPY_KAFKA_KEY": Setting([], "fields that are the key of a message"),
+    "NETSPY_KAFKA_OPTIONS": Setting({}, "properties of librdkafka: security, compression"),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
     "RETRY_FAILED_ON_START": Setting(
@@ -216,12 +237,11 @@ SETTINGS: dict[str, Setting] = {
 UNSUPPORTED: frozenset[str] = frozenset(
     {
         "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
-        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "METRICS_ENABLE",
-        "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API", "PROXY_ENABLE",
-        "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
-        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE", "WARNING_FEISHU_WEBHOOK",
-        "WARNING_WECHAT_WEBHOOK",
+        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "GLOBAL_THROTTLE",
+        "HTTPX_HTTP2", "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT",
+        "PROXY_API", "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE",
+        "SPIDER_TASK_LEASE", "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE",
+        "WARNING_FEISHU_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
     }
 )  # fmt: skip
 
@@ -305,6 +325,43 @@ def read_choice(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> 
     if value not in allowed:
         raise ConfigError(name, value, " or ".join(f'"{one}"' for one in allowed))
     return str(value)
+
+
+def read_names(settings: BaseSettings, name: str, *, what: str) -> list[str]:
+    """Read *name* as a list of texts: a list, JSON, or text with commas; *what* says of what."""
+    value = _get(settings, name)
+    items: Any = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            items = json.loads(value)
+        if isinstance(items, str):
+            items = [part.strip() for part in items.split(",") if part.strip()]
+    if value is None:
+        return []
+    if not isinstance(items, (list, tuple)) or not all(
+        isinstance(item, str) and item for item in items
+    ):
+        raise ConfigError(name, without_secrets(value), f"a list of {what}, or text with commas")
+    return list(items)
+
+
+def read_mapping(settings: BaseSettings, name: str) -> dict[str, Any]:
+    """Read *name* as a mapping of names to values: a dict, or JSON."""
+    value = _get(settings, name)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        # It may hold a password.
+        raise ConfigError(name, f"<{type(value).__name__}>", "a dict whose keys are texts")
+    return dict(value)
+
+
+def without_secrets(value: Any) -> Any:
+    """Return the value of a setting as an error may show it: no user and password of a URL."""
+    if isinstance(value, str):
+        return _USER_INFO.sub("***@", value)
+    return [without_secrets(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
@@ -713,19 +770,13 @@ class IncrementalSettings:
                 compare_body=read_bool(settings, "NETSPY_INCREMENTAL_COMPARE_BODY"),
                 dynamic_after=read_int(settings, "NETSPY_INCREMENTAL_DYNAMIC_AFTER"),
             ),
-            headers=_header_names(settings, "NETSPY_INCREMENTAL_HEADERS"),
+            headers=tuple(
+                sorted(
+                    one.title().encode()
+                    for one in read_names(settings, "NETSPY_INCREMENTAL_HEADERS", what="headers")
+                )
+            ),
         )
-
-
-def _header_names(settings: BaseSettings, name: str) -> tuple[bytes, ...]:
-    value = _get(settings, name)
-    if isinstance(value, str):
-        value = [one.strip() for one in value.split(",") if one.strip()]
-    if not isinstance(value, (list, tuple, set, frozenset)) or not all(
-        isinstance(one, str) and one.isascii() and one for one in value
-    ):
-        raise ConfigError(name, value, "a list of names of headers")
-    return tuple(sorted(one.title().encode() for one in value))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Among so many groups one is looked for that is dumped for the same reason.
+_LATEST = 8
+
 #: Rows with their reasons, by position in the batch.
 Refused = dict[int, str]
 
@@ -155,7 +158,13 @@ class Batcher:
 
         *path* names another sink that owes the row.
         """
-        group = _Group(row, [], path or self._path, reason)
+        owes = path or self._path
+        for group in self._groups[: -_LATEST - 1 : -1]:
+            if (group.table, group.path, group.reason) == (row.table, owes, reason):
+                if group.takes(row):
+                    return self._take(row, group)
+                break
+        group = _Group(row, [], owes, reason)
         self._groups.append(group)
         return self._take(row, group)
 
