@@ -28,6 +28,7 @@ _APPLICATION: Final = 0x4E535059
 _VERSION: Final = 1
 #: Milliseconds to wait for another process that writes.
 _BUSY: Final = 30_000
+_PAUSE: Final = 0.02
 #: SQLite takes 999 parameters in old builds.
 _AT_ONCE: Final = 500
 _SUFFIXES: Final = ("", "-wal", "-shm")
@@ -163,7 +164,7 @@ class SqliteBackend:
         return database
 
     def _prepare(self, database: sqlite3.Connection) -> None:
-        database.execute("PRAGMA journal_mode = WAL")
+        _switch_to_wal(database)
         # In WAL mode a kill loses nothing of a commit, and a power cut the last ones at most.
         database.execute("PRAGMA synchronous = NORMAL")
         database.execute("PRAGMA cache_size = -16384")  # KiB
@@ -195,6 +196,18 @@ class SqliteBackend:
         )  # fmt: skip
         if self._spider:
             _next_run(self._connected(), self._spider)
+
+
+def _switch_to_wal(database: sqlite3.Connection) -> None:
+    """Switch a new file to WAL; SQLite does not wait by itself while another process does so."""
+    until = time.monotonic() + _BUSY / 1000
+    while database.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
 
 
 @contextmanager
