@@ -214,6 +214,19 @@ def test_a_failed_callback_is_not_remembered(site: Site) -> None:
     assert texts(crawler) == ["x"]
 
 
+def test_items_of_a_feed_are_safe_when_it_is_closed(site: Site) -> None:
+    """What was in a feed is remembered at the very end, and nothing if the feed failed."""
+    site.set("/p", body="x", headers={"ETag": '"1"'}, conditional=True)
+    urls = (site.url("/p"),)
+    feed = {"NETSPY_INCREMENTAL": True, "FEEDS": {"out.jsonl": {"format": "jsonlines"}}}
+    broken = {**feed, "FEEDS": {"ftp://127.0.0.1:1/x.jsonl": {"format": "jsonlines"}}}
+    crawl(Pages, broken, urls=urls)
+    crawl(Pages, feed, urls=urls)
+    crawl(Pages, feed, urls=urls)
+
+    assert conditions(site, "/p") == [(None, None), (None, None), ('"1"', None)]
+
+
 def test_a_page_that_goes_back_to_what_it_was(site: Site) -> None:
     """Rows of a version that is not remembered are replaced, though its forerunner is known."""
     site.set("/p", body="one", headers={"ETag": '"1"'}, conditional=True)
