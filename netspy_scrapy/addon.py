@@ -34,6 +34,9 @@ from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
 from netspy_scrapy.redis.connection import driver
 from netspy_scrapy.redis.options import RedisSettings
+from netspy_scrapy.redis.request_filter import RedisRequestFilter
+from netspy_scrapy.redis.scheduler import RedisScheduler
+from netspy_scrapy.redis.settings import QueueSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
@@ -206,8 +209,13 @@ class Addon:
             if _is_kind_of(settings["SCHEDULER"], Scheduler):
                 self._install_queue(settings)
             else:
+                ours = "netspy_scrapy.redis.scheduler.RedisScheduler"
                 self.notes.append(
-                    f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
+                    f"SCHEDULER is {_name(settings['SCHEDULER'])}, which loses the requests that a "
+                    f"killed node had taken: set SCHEDULER = {ours!r}, and DUPEFILTER_CLASS = "
+                    "'netspy_scrapy.redis.request_filter.RedisRequestFilter' or not at all"
+                    if _name(settings["SCHEDULER"]).startswith("scrapy_redis.")
+                    else f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
                     "(Retry-After, backoff, netspy_delay) wait in a download slot, and what is "
                     "queued at a stop is not dumped"
                 )
@@ -220,6 +228,8 @@ class Addon:
                     f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}: DEDUP_FILTER does "
                     "nothing"
                 )
+        elif _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+            settings.set("DUPEFILTER_CLASS", RedisRequestFilter, "addon")
         elif settings.getpriority("DEDUP_FILTER") is not None:
             settings.set("DUPEFILTER_CLASS", RequestFilter, "addon")
 
@@ -282,6 +292,10 @@ class Addon:
         if dedup.items and dedup.shared:
             RedisSettings.from_settings(settings)
             driver("DEDUP_FILTER", dedup.kind)
+        if _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+            QueueSettings.from_settings(settings)
+            RedisSettings.from_settings(settings)
+            driver("SCHEDULER", _name(settings["SCHEDULER"]))
         if user_set(settings, "SPIDER_THREAD_COUNT"):
             read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
         if settings.getpriority("REQUEST_TIMEOUT") is not None:

@@ -15,6 +15,8 @@ GIVEN_UP = "netspy_given_up"
 RECEIPT = "netspy_receipt"
 #: The number of the receipt of the page that yielded the request.
 PARENT = "netspy_parent"
+#: The task in Redis that the request came from; it stays with the node.
+TASK = "netspy_task"
 #: How a browser is to fetch the page: True, or a dict with ``wait_for`` (a selector), ``time``
 #: (seconds) and ``script`` (JavaScript).
 RENDER = "netspy_render"

@@ -97,6 +97,19 @@ SETTINGS: dict[str, Setting] = {
     "REDIS_ENCODING": Setting(None, "encoding of keys; unset: UTF-8"),
     "REDIS_PARAMS": Setting({}, "further arguments of the client, as in scrapy-redis"),
     "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours begins with"),
+    # Several nodes
+    "GLOBAL_THROTTLE": Setting(
+        False, "delays and rests of a domain are kept by all nodes together, by Redis"
+    ),
+    "SPIDER_TASK_LEASE": Setting(
+        600.0, "seconds until a task of a node that is not heard of goes to another; 0: never"
+    ),
+    "COLLECTOR_TASK_COUNT": Setting(32, "tasks that a node takes at once"),
+    "NETSPY_MAX_UNACKNOWLEDGED": Setting(
+        40, "pages of a node that are under way or not yet stored: what a kill fetches twice"
+    ),
+    "NETSPY_MAX_DELIVERIES": Setting(5, "times that a task is handed out before it is given up"),
+    "SPIDER_KEEP_ALIVE": Setting(False, "stay when all is done, and wait for more"),
     # Concurrency and time
     "SPIDER_THREAD_COUNT": Setting(
         None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"
@@ -239,8 +252,8 @@ UNSUPPORTED: frozenset[str] = frozenset(
         "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "GLOBAL_THROTTLE",
         "HTTPX_HTTP2", "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT",
-        "PROXY_API", "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE",
-        "SPIDER_TASK_LEASE", "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE",
+        "PROXY_API", "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL",
+        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE",
         "WARNING_FEISHU_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
     }
 )  # fmt: skip

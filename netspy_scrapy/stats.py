@@ -68,6 +68,13 @@ INCREMENTAL_SAVED = "netspy/incremental/bytes_saved"
 #: What was written to the store, and what could not be.
 INCREMENTAL_STORED = "netspy/incremental/stored"
 INCREMENTAL_LOST = "netspy/incremental/lost"
+#: Tasks of a queue in Redis: acknowledged; done here although another node had them by then; handed
+#: out again after a node was lost; whose lease ran out here; given up.
+QUEUE_DONE = "netspy/queue/done"
+QUEUE_STALE = "netspy/queue/stale"
+QUEUE_REDELIVERED = "netspy/queue/redelivered"
+QUEUE_LOST = "netspy/queue/lost_leases"
+QUEUE_DEAD = "netspy/queue/dead"
 #: The response cache: answers that came from it, cacheable pages that were fetched, answers stored,
 #: answers taken out again (a spider refused them), and entries that could not be read or written.
 CACHE_HITS = "netspy/cache/hits"

@@ -174,16 +174,17 @@ def test_options_of_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert documented_options("netspy-incremental") == shown
 
 
-def test_options_of_the_doctor(tmp_path: Path) -> None:
-    """The page has each option of ``scrapy netspy-doctor`` that is not Scrapy's own."""
-    command = [sys.executable, "-m", "scrapy", "netspy-doctor", "--help"]
+@pytest.mark.parametrize("name", ["netspy-doctor", "netspy-queue"])
+def test_options_of_a_command_of_scrapys(tmp_path: Path, name: str) -> None:
+    """The page has each option of ``scrapy netspy-...`` that is not Scrapy's own."""
+    command = [sys.executable, "-m", "scrapy", name, "--help"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     own = done.stdout.partition("\nOptions\n")[2].partition("\nGlobal Options\n")[0]
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", own))
 
-    assert documented_options("netspy-doctor") == shown
+    assert documented_options(name) == shown
 
 
 def documented_options(command: str) -> set[str]:

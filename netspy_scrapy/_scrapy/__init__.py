@@ -129,6 +129,12 @@ def _length(scheduler: Any) -> int:
         return 0
 
 
+def scheduler_of(crawler: Crawler) -> Any:
+    """Return the scheduler, or None before the spider is opened."""
+    slot = _slot(crawler)
+    return None if slot is None else slot.scheduler
+
+
 def item_pipelines(crawler: Crawler) -> tuple[Any, ...]:
     """Return the item pipelines in their order; nothing where another ITEM_PROCESSOR keeps none."""
     engine = engine_of(crawler)

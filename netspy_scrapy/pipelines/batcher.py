@@ -188,6 +188,10 @@ class Batcher:
         self._outage.wake()
         return self.room()
 
+    def hurry(self) -> None:
+        """Write what is held now: somebody waits for it to be durable."""
+        self._start()
+
     async def room(self) -> None:
         """Wait until the sink may take more."""
         while self.is_full:
