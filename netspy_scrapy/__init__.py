@@ -6,6 +6,7 @@ For a Scrapy project: ``ADDONS = {"netspy_scrapy.Addon": 500}``. For a netspy sp
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -95,8 +96,12 @@ def get_logger(name: str | None = None) -> Any:
 
 def __getattr__(name: str) -> Any:
     # A single pipeline, or a command, should not import what the whole set needs.
+    if name == "log":
+        return get_logger()
+    if name == "exceptions":
+        return import_module("netspy_scrapy.exceptions")
+    if name == "setting":
+        return import_module("netspy_scrapy.spiders.setup").Setting()
     if name not in _HOMES:
         raise AttributeError(f"module 'netspy_scrapy' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
     return getattr(import_module(f"netspy_scrapy.{_HOMES[name]}"), name)

@@ -112,6 +112,9 @@ _CONCURRENT_ITEMS = 4
 #: How alike two names are (difflib) that one is taken for a slip of the other.
 _NEAR = 0.77
 
+#: Our own sinks, by the name in path and class.
+_SINKS = ("Console", "Csv", "Sqlite")
+
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
              "ROBOTS_USER_AGENT")  # fmt: skip
@@ -235,7 +238,7 @@ class Addon:
         priority = settings.getpriority("ITEM_PIPELINES") or 0
         chosen = pipelines(settings.getdict("ITEM_PIPELINES"))
         settings.set("ITEM_PIPELINES", chosen, priority)
-        classes = [load_object(one) for one, order in chosen.items() if order is not None]
+        classes = [_pipeline(one) for one, order in chosen.items() if order is not None]
         for one in classes:
             if hasattr(one, "save_items") and not hasattr(one, "process_item"):
                 # Scrapy would load it, call nothing of it, and every row would be gone.
@@ -400,6 +403,17 @@ def _replace(settings: BaseSettings, name: str, old: type, new: type, order: int
     place = places[-1] if places else order
     settings.set(name, {**kept, **off, new: place}, settings.getpriority(name) or 0)
     return True
+
+
+def _pipeline(one: Any) -> Any:
+    try:
+        return load_object(one)
+    except (ImportError, NameError, ValueError) as exc:
+        known = [f"netspy_scrapy.pipelines.{name.lower()}.{name}Pipeline" for name in _SINKS]
+        near = get_close_matches(str(one), known, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        allowed = f"the path of a class that can be imported{hint}; {exc}"
+        raise ConfigError("ITEM_PIPELINES", one, allowed) from exc
 
 
 def _is_kind_of(one: Any, cls: type) -> bool:

@@ -16,6 +16,8 @@ from netspy_scrapy.cache.crawl import ResponseCache
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
+from netspy_scrapy.durable import WhenDurable
+from netspy_scrapy.escapes import Escapes
 from netspy_scrapy.failures import Failures
 from netspy_scrapy.incremental.crawl import Incremental
 from netspy_scrapy.limits import Limits
@@ -138,6 +140,12 @@ class CrawlContext:
         """Note that more rows or dump lines are durable."""
         if self.receipts_in_use is not None:
             self.receipts.look()
+        self.when_durable.look()
+
+    @cached_property
+    def when_durable(self) -> WhenDurable:
+        """What tells the job directory when a request's outcome is durable."""
+        return WhenDurable(lambda: [*self.intake.batchers, self.request_dump])
 
     @cached_property
     def incremental(self) -> Incremental:
@@ -204,6 +212,11 @@ class CrawlContext:
     def intake(self) -> Intake:
         """What happens to an item before the first sink."""
         return Intake(self.crawler, self.sink_settings, self.item_filter)
+
+    @cached_property
+    def escapes(self) -> Escapes:
+        """What makes failures of whatever user code raises."""
+        return Escapes(self.crawler)
 
     def new_batcher(
         self, sink: Storage, name: str, path: str, opener: Callable[[], Any] | None = None

@@ -18,6 +18,7 @@
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
+    ├── EscapedError           user code raised what is no Exception (SystemExit, ...)
     ├── CutOffError            a download took too long after a stop (also an IgnoreRequest)
     ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
@@ -149,6 +150,15 @@ class SpiderError(NetspyError):
 
 class HookError(SpiderError):
     """A spider's ``download_midware`` raised: the request is tried again."""
+
+
+class EscapedError(NetspyError):
+    """User code raised what is no Exception; ``raised`` is that."""
+
+    def __init__(self, raised: BaseException) -> None:
+        text = str(raised)
+        super().__init__(type(raised).__name__ + (f": {text}" if text else ""))
+        self.raised = raised
 
 
 class CutOffError(NetspyError, IgnoreRequest):

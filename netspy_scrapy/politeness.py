@@ -290,7 +290,7 @@ class Politeness:
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
         self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
-        _scrapy.watch_closing(self._crawler, self._direct.closing)
+        _scrapy.watch_closing(self._crawler, lambda _: self._direct.closing())
         if self._context.cache is not None and self._queues:
             self.passing.is_full = _scrapy.let_pass(
                 self._crawler,

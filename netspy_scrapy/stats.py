@@ -20,6 +20,8 @@ UNFINISHED_DUMPED = "netspy/requests/unfinished_dumped"
 REQUESTS_DUMPED = "netspy/requests/dumped"
 #: Requests that could be neither queued nor dumped, or whose dump line could not be written.
 REQUESTS_LOST = "netspy/requests/lost"
+#: Requests of a job whose last run was killed, with which this run went on.
+REQUESTS_RECOVERED = "netspy/requests/recovered"
 #: Requests that had to wait in the scheduler.
 REQUESTS_DELAYED = "netspy/requests/delayed"
 #: Items that were admitted to the sinks, skipped as duplicates, or refused before any sink.

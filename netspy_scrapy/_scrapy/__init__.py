@@ -256,16 +256,49 @@ def requests_under_way(crawler: Crawler) -> list[Request]:
     return [] if engine is None else list(engine.downloader.active)
 
 
-def watch_closing(crawler: Crawler, closing: Callable[[], None]) -> None:
-    """Call *closing* once the spider is being closed, for whatever reason. No signal says so."""
+def watch_closing(crawler: Crawler, closing: Callable[[str], None]) -> None:
+    """Call *closing* with the reason once the spider is being closed. No signal says so.
+
+    Who closes it again waits until it is closed. In Scrapy a stop while the pipelines close goes
+    on at once, and the crawl ends with the last batch half written.
+    """
+    engine: Any = engine_of(crawler)
+    close = engine.close_spider_async
+    inside: ContextVar[bool] = ContextVar("netspy_closing", default=False)
+    closed: asyncio.Future[None] | None = None
+
+    async def watched(*, reason: str = "cancelled") -> None:
+        nonlocal closed
+        if closed is not None:
+            if not inside.get():  # else it would wait for itself
+                await asyncio.shield(closed)
+            return
+        closed = asyncio.get_running_loop().create_future()
+        inside.set(True)
+        try:
+            closing(reason)
+            await close(reason=reason)
+        finally:
+            closed.set_result(None)
+
+    engine.close_spider_async = watched
+
+
+def watch_dropped(crawler: Crawler, dropped: Callable[[Request], None]) -> None:
+    """Call *dropped* with each request that the engine is through with: callback, items and all.
+
+    No signal covers all the cases.
+    """
     slot = _slot(crawler)
-    close = slot.close
+    remove = slot.remove_request
 
-    async def watched() -> None:
-        closing()
-        await close()
+    def watched(request: Request) -> None:
+        try:
+            dropped(request)
+        finally:
+            remove(request)
 
-    slot.close = watched
+    slot.remove_request = watched
 
 
 def start_is_exhausted(crawler: Crawler) -> bool:

@@ -77,9 +77,12 @@ def summary_lines(
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
         lines += _domain_lines(context.politeness.health.records)
-    duplicates = stats.get("dupefilter/filtered", 0)
-    if duplicates:
-        lines.append(_line("filtered", duplicates, {"duplicate requests": duplicates}))
+    filtered = {
+        "duplicate requests": stats.get("dupefilter/filtered", 0),
+        "outside allowed_domains": stats.get("offsite/filtered", 0),
+    }
+    if any(filtered.values()):
+        lines.append(_line("filtered", sum(filtered.values()), filtered))
     lines += _incremental_lines(stats)
     items = {
         "duplicate": stats.get(keys.ITEMS_DUPLICATE, 0),
