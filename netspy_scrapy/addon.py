@@ -20,6 +20,7 @@ from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
 from netspy_scrapy.downloadermiddlewares.compression import CompressionMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
+from netspy_scrapy.downloadermiddlewares.incremental import IncrementalMiddleware
 from netspy_scrapy.downloadermiddlewares.limits import LimitsMiddleware
 from netspy_scrapy.downloadermiddlewares.receiving import ReceivingMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
@@ -46,6 +47,7 @@ from netspy_scrapy.settings import (
     CacheSettings,
     DedupSettings,
     DumpSettings,
+    IncrementalSettings,
     LimitsSettings,
     PaceSettings,
     PolitenessSettings,
@@ -62,6 +64,7 @@ from netspy_scrapy.settings import (
     read_number,
     user_set,
 )
+from netspy_scrapy.spidermiddlewares.children import KeepChildrenMiddleware
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
 from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
@@ -85,6 +88,11 @@ _LIMITS_ORDER = 40
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+#: After headers and authorization are set, before cookies; answers come to it unpacked, after
+#: redirects and before retries.
+_INCREMENTAL_ORDER = 560
+#: Next to the spider, before other spider middlewares change what it yields.
+_CHILDREN_ORDER = 1000
 #: Next to the downloader: what others do to requests is done, and to answers not yet.
 _CACHE_ORDER = 900
 _COMPRESSION_ORDER = 590
@@ -141,6 +149,7 @@ class Addon:
         self._note_unwritable(settings)
         self._mirror(settings)
         self._install_middlewares(settings)
+        self._install_incremental(settings)
         self._install_scheduler(settings)
         self._install_pipelines(settings)
         self._install_extensions(settings)
@@ -184,6 +193,16 @@ class Addon:
         ordered = CrawlContext.of(self._crawler).replay_order is not None
         if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
             _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
+
+    def _install_incremental(self, settings: BaseSettings) -> None:
+        incremental = IncrementalSettings.from_settings(settings)
+        if not incremental.enabled:
+            return
+        if incremental.store == "redis":
+            RedisSettings.from_settings(settings)
+            driver("NETSPY_INCREMENTAL_STORE", incremental.store)
+        _add(settings, "DOWNLOADER_MIDDLEWARES", IncrementalMiddleware, _INCREMENTAL_ORDER)
+        _add(settings, "SPIDER_MIDDLEWARES", KeepChildrenMiddleware, _CHILDREN_ORDER)
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
@@ -266,6 +285,7 @@ class Addon:
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
             PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
+            IncrementalSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)

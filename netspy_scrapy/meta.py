@@ -28,6 +28,12 @@ OWN_SLOT = "netspy_own_slot"
 ROBOTS = "netspy_robots"
 #: The domain whose requests wait for this robots.txt.
 HOLDS = "netspy_holds"
+#: Whether incremental crawling (NETSPY_INCREMENTAL) counts for the request: False, or what is done
+#: with its page if that did not change: "skip", "follow", "reparse".
+INCREMENTAL = "netspy_incremental"
+#: The header that incremental crawling added to the request for this attempt, and what
+#: ``dont_cache`` was before: ``[name, value, dont_cache]``.
+VALIDATOR = "netspy_validator"
 #: What the response cache does with this request: False: nothing; "refresh": it is fetched, and the
 #: answer stored. Set it on a request of your own. (``dont_cache`` of Scrapy is the same as False.)
 CACHE = "netspy_cache"

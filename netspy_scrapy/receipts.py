@@ -415,7 +415,10 @@ class Receipts:
 
 
 class FeedMark:
-    """The feeds of a crawl as one sink: durable once they are closed, if none of them failed."""
+    """The feeds of a crawl as one sink: durable once they are closed, if each of them was stored.
+
+    One that could not even be opened is in neither of Scrapy's counts.
+    """
 
     def __init__(self, receipts: Receipts) -> None:
         self.accepted = 0
@@ -431,6 +434,11 @@ class FeedMark:
     def _closed(self) -> None:
         stats = self._crawler.stats
         assert stats is not None
-        if not any(key.startswith("feedexport/failed_count/") for key in stats.get_stats()):
+        counts = stats.get_stats()
+        failed = any(key.startswith("feedexport/failed_count/") for key in counts)
+        stored = sum(
+            count for key, count in counts.items() if key.startswith("feedexport/success_count/")
+        )
+        if not failed and stored >= len(self._crawler.settings.getdict("FEEDS")):
             self.mark = self.accepted
             self._receipts.look()

@@ -23,6 +23,7 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.domains import Pace
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.incremental.policy import MODES, Policy
 from netspy_scrapy.policies import DomainPolicies
 
 if TYPE_CHECKING:
@@ -154,6 +155,30 @@ SETTINGS: dict[str, Setting] = {
     "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
     "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
+    # Fetching only what changed
+    "NETSPY_INCREMENTAL": Setting(False, "ask sites whether pages changed since the last run"),
+    "NETSPY_INCREMENTAL_STORE": Setting(
+        "sqlite", 'where pages are remembered: "sqlite", or "redis", which nodes share'
+    ),
+    "NETSPY_INCREMENTAL_PATH": Setting("netspy_incremental.db", 'the file of "sqlite"'),
+    "NETSPY_INCREMENTAL_ON_304": Setting(
+        "skip",
+        'an unchanged page: "skip", "follow" the requests it yielded last time, or "reparse" the '
+        "body that was kept",
+    ),
+    "NETSPY_INCREMENTAL_COMPARE_BODY": Setting(
+        False, "a page sent again with the body of last time counts as unchanged"
+    ),
+    "NETSPY_INCREMENTAL_MIN_AGE": Setting(
+        0.0, "seconds before a page without any validator is fetched again"
+    ),
+    "NETSPY_INCREMENTAL_DYNAMIC_AFTER": Setting(
+        3, "changes of the ETag alone, in a row, after which it is no longer asked by; 0: never"
+    ),
+    "NETSPY_INCREMENTAL_HEADERS": Setting(
+        ["Accept", "Accept-Language", "Authorization"],
+        "request headers with which a page is another page",
+    ),
     # The development cache
     "RESPONSE_CACHE_ENABLE": Setting(
         False, "read answers of earlier runs from disk, and store new ones", "HTTPCACHE_ENABLED"
@@ -305,6 +330,14 @@ def read_text(settings: BaseSettings, name: str) -> str:
     if not text or isinstance(value, (bool, int, float, list, dict)):
         raise ConfigError(name, value, "a text that is not empty")
     return text
+
+
+def read_choice(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:
+    """Read *name* as one of a few words."""
+    value = _get(settings, name)
+    if value not in allowed:
+        raise ConfigError(name, value, " or ".join(f'"{one}"' for one in allowed))
+    return str(value)
 
 
 def read_names(settings: BaseSettings, name: str, *, what: str) -> list[str]:
@@ -722,6 +755,40 @@ class RenderSettings:
             wait_for=webdriver.get("wait_for"),
             wait_until=wait_until,
             context=context,
+        )
+
+
+@dataclass(frozen=True)
+class IncrementalSettings:
+    """Whether and how only what changed is fetched."""
+
+    enabled: bool
+    store: str
+    path: str
+    on_304: str
+    min_age: float
+    policy: Policy
+    headers: tuple[bytes, ...]
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> IncrementalSettings:
+        """Read how unchanged pages are treated."""
+        return cls(
+            enabled=read_bool(settings, "NETSPY_INCREMENTAL"),
+            store=read_choice(settings, "NETSPY_INCREMENTAL_STORE", ("sqlite", "redis")),
+            path=read_text(settings, "NETSPY_INCREMENTAL_PATH"),
+            on_304=read_choice(settings, "NETSPY_INCREMENTAL_ON_304", MODES),
+            min_age=read_number(settings, "NETSPY_INCREMENTAL_MIN_AGE", unit="seconds"),
+            policy=Policy(
+                compare_body=read_bool(settings, "NETSPY_INCREMENTAL_COMPARE_BODY"),
+                dynamic_after=read_int(settings, "NETSPY_INCREMENTAL_DYNAMIC_AFTER"),
+            ),
+            headers=tuple(
+                sorted(
+                    one.title().encode()
+                    for one in read_names(settings, "NETSPY_INCREMENTAL_HEADERS", what="headers")
+                )
+            ),
         )
 
 

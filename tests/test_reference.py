@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request, Spider
 
 from netspy_scrapy import meta, policies, signals, stats
-from netspy_scrapy.commands import cache, create, retry
+from netspy_scrapy.commands import cache, create, incremental, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
@@ -163,6 +163,15 @@ def test_options_of_a_console_script(command: Any, capsys: pytest.CaptureFixture
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
 
     assert documented_options(command._NAME) == shown
+
+
+def test_options_of_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page has each option that ``netspy-incremental --help`` shows, and no other."""
+    with pytest.raises(SystemExit):
+        incremental.main(["--help"])
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
+
+    assert documented_options("netspy-incremental") == shown
 
 
 @pytest.mark.parametrize("name", ["netspy-doctor", "netspy-queue"])

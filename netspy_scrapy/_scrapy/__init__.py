@@ -28,7 +28,7 @@ from netspy_scrapy._scrapy.reactor import (
     restore_handlers,
     shutdown_handlers,
 )
-from netspy_scrapy._scrapy.requests import become, set_body, set_url, shallow_copy
+from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,6 +43,7 @@ __all__ = [
     "reactor_loop",
     "restore_handlers",
     "set_body",
+    "set_meta",
     "set_url",
     "shallow_copy",
     "shutdown_handlers",

@@ -20,6 +20,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.http.request import Request as FacadeRequest
+from netspy_scrapy.incremental.validator import clear_validator
 from netspy_scrapy.retry import claim_budget
 from netspy_scrapy.scheduling.job import Job
 
@@ -107,11 +108,14 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        clear_validator(request)  # of an attempt that this one replaces
         receipts = self._context.receipts_in_use
         receipt = None if receipts is None else receipts.adopt(request)
         queued = self._enqueue(request, receipt)
         if receipts is not None:
             receipts.adopted(receipt, request, queued=bool(queued))
+        if queued and self._context.on_queued is not None:
+            self._context.on_queued(request)
         return queued is not False
 
     def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:  # noqa: ARG002
@@ -165,6 +169,7 @@ class Scheduler(ScrapyScheduler):
         """Queue *request* past the filter: it was taken out, or waited, and is not done."""
         if self._context.receipts_in_use is not None:
             self._context.receipts.give_back(request)
+        clear_validator(request)  # when its turn comes again, it is asked anew
         try:
             if not self._dqpush(request):
                 self._mqpush(request)

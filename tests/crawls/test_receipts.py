@@ -334,12 +334,14 @@ def test_rows_that_cannot_be_kept_are_never_safe(site: Any, folder: Path) -> Non
     assert told(crawler) == {}
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_feeds(site: Any, folder: Path, *, works: bool) -> None:
+@pytest.mark.parametrize(
+    "target", ["rows.jsonl", "ftp://127.0.0.1:9/rows.jsonl", "/proc/x/y.jsonl"]
+)
+def test_feeds(site: Any, folder: Path, target: str) -> None:
     """With a feed pages are safe at the very end, when the file is closed; if it fails, never."""
-    target = folder / "rows.jsonl" if works else "ftp://127.0.0.1:9/rows.jsonl"
+    works = "/" not in target
     ended: list[int] = []
-    settings = {"FEEDS": {str(target): {"format": "jsonlines"}}, "ITEM_PIPELINES": {}}
+    settings = {"FEEDS": {target: {"format": "jsonlines"}}, "ITEM_PIPELINES": {}}
 
     class Looks(Rows):
         @classmethod
