@@ -344,7 +344,7 @@ class RedisScheduler(Scheduler):
         self.df = RedisRequestFilter.from_crawler(self.crawler)
 
     def _spider_opened(self) -> None:
-        _scrapy.watch_closing(self.crawler, lambda _: self._closing())
+        _scrapy.watch_closing(self.crawler, self._closing)
         self.membership.live(self._holder.lost)
         self._exchange.start()
         if keeps_alive(self.crawler.settings):
