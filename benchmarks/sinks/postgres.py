@@ -30,6 +30,9 @@ def bench():
     options = ("shared_buffers=256MB", "max_wal_size=4GB")
     with Postgres(*(part for one in options for part in ("-c", one))) as server:
         db = server.connect(autocommit=False)
+        # netspy's sink writes the password into a connection string without quoting it.
+        db.execute("CREATE ROLE bench LOGIN SUPERUSER PASSWORD 'bench'")
+        db.commit()
 
         def reset():
             db.execute("DROP TABLE IF EXISTS items")

@@ -6,15 +6,24 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import psycopg
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
-
 from netspy_scrapy.pipelines.servers import Blame, Fault
+
+try:
+    import psycopg
+    from psycopg.pq import TransactionStatus
+    from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+except ImportError as exc:
+    raise ImportError(
+        f'PostgresPipeline needs psycopg 3: pip install "netspy-scrapy[postgres]" ({exc})'
+    ) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from netspy_scrapy.pipelines.servers import ServerSettings
+
+__all__ = ["ERRORS", "Connection", "PoolTimeout", "TransactionStatus", "connect", "fault",
+           "new_pool", "psycopg"]  # fmt: skip
 
 #: What is raised here.
 ERRORS = (psycopg.Error, PoolTimeout, PoolClosed, OSError)

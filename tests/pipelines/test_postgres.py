@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
+import subprocess
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -251,3 +253,16 @@ def test_connections_are_few(case: PostgresCase) -> None:
 
     assert during == [(1,)]
     assert case.run(mine) == [(0,)]
+
+
+@pytest.mark.parametrize("missing", ["psycopg", "psycopg_pool"])
+def test_a_driver_that_is_missing(missing: str) -> None:
+    """The error says what to install."""
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from netspy_scrapy.pipelines import postgres"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert 'pip install "netspy-scrapy[postgres]"' in done.stderr
