@@ -74,8 +74,8 @@ def _netspys(server):
                    "POSTGRES_CONFLICT_TARGET": ["url"]})  # fmt: skip
     of = server.settings
     theirs = Theirs(
-        host=of["POSTGRES_HOST"], port=of["POSTGRES_PORT"], user=of["POSTGRES_USER"],
-        password=of["POSTGRES_PASSWORD"], database=of["POSTGRES_DB"],
+        host=of["POSTGRES_HOST"], port=of["POSTGRES_PORT"], user="bench",
+        password="bench", database=of["POSTGRES_DB"],
     )  # fmt: skip
     return lambda batch: 0 if theirs.save_items("items", batch) else len(batch)
 
