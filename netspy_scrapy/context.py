@@ -12,6 +12,7 @@ from scrapy import signals
 from netspy_scrapy import _scrapy
 from netspy_scrapy._scrapy.receiving import Bodies
 from netspy_scrapy.acceptance import Acceptance
+from netspy_scrapy.cache.crawl import ResponseCache
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
@@ -21,7 +22,13 @@ from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
 from netspy_scrapy.receipts import Receipts
-from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
+from netspy_scrapy.settings import (
+    CacheSettings,
+    DedupSettings,
+    DumpSettings,
+    RetrySettings,
+    SinkSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.pipelines.batcher import Storage
+    from netspy_scrapy.redis.connection import Connection
     from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
 
 logger = logging.getLogger(__name__)
@@ -133,6 +141,12 @@ class CrawlContext:
         return Politeness(self)
 
     @cached_property
+    def cache(self) -> ResponseCache | None:
+        """The response cache; None: it is off."""
+        settings = CacheSettings.from_settings(self.crawler.settings)
+        return ResponseCache(self, settings) if settings.enabled else None
+
+    @cached_property
     def acceptance(self) -> Acceptance:
         """Which statuses reach the callback."""
         return Acceptance(self)
@@ -153,19 +167,41 @@ class CrawlContext:
         )
 
     @cached_property
+    def redis(self) -> Connection:
+        """The connection to Redis; nothing is sent before the first call."""
+        # Imported here, as what nobody uses costs nothing.
+        from netspy_scrapy.redis.connection import Connection  # noqa: PLC0415
+        from netspy_scrapy.redis.options import RedisSettings  # noqa: PLC0415
+
+        connection = Connection(RedisSettings.from_settings(self.crawler.settings))
+        self.crawler.signals.connect(connection.close, signals.engine_stopped, weak=False)
+        return connection
+
+    @cached_property
+    def item_filter(self) -> ItemFilter | None:
+        """What is known of the items that were stored; None: items are not filtered."""
+        dedup = DedupSettings.from_settings(self.crawler.settings)
+        if not dedup.items:
+            return None
+        if not dedup.shared:
+            return ItemFilter.from_crawler(self.crawler)
+        from netspy_scrapy.dedup.redis_store import redis_store  # noqa: PLC0415 - see redis
+        from netspy_scrapy.dedup.shared_filter import SharedItemFilter  # noqa: PLC0415
+
+        store = redis_store(dedup, self.redis, self.spider_name, "items")
+        return SharedItemFilter(store, self.redis, self.stats)
+
+    @cached_property
     def intake(self) -> Intake:
         """What happens to an item before the first sink."""
-        dedup = DedupSettings.from_settings(self.crawler.settings)
-        return Intake(
-            self.crawler,
-            self.sink_settings,
-            ItemFilter.from_crawler(self.crawler) if dedup.items else None,
-        )
+        return Intake(self.crawler, self.sink_settings, self.item_filter)
 
     def new_batcher(
         self, sink: Storage, name: str, path: str, opener: Callable[[], Any] | None = None
     ) -> Batcher:
         """Make the batches of one sink."""
+        item_filter = self.item_filter
+        asks = item_filter is not None and not item_filter.decides_at_once
         return Batcher(
             sink,
             name=name,
@@ -176,6 +212,7 @@ class CrawlContext:
             on_stuck=self._on_stuck,
             on_mark=self.mark_rose,
             opener=opener,
+            ask=item_filter.ask if item_filter is not None and asks else None,
         )
 
     def _on_stuck(self) -> None:

@@ -10,7 +10,10 @@
     ├── PipelineError          a sink cannot do what it was asked
     │   ├── UpdateNotSupportedError
     │   └── SinkUnavailableError    raised by sinks: the server is away, the rows wait
+    ├── RedisFailedError       Redis did not carry out a command
+    │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
+    ├── CacheError             the response cache cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
@@ -74,6 +77,14 @@ class UpdateNotSupportedError(PipelineError):
     """The sink stores new rows only (CSV, Kafka)."""
 
 
+class RedisFailedError(NetspyError):
+    """Redis did not carry out a command; the message says why, without a password."""
+
+
+class RedisAwayError(RedisFailedError):
+    """Redis cannot be reached, or cannot serve now."""
+
+
 class SinkUnavailableError(PipelineError):
     """Raised by a sink whose server is away, so that no row is to blame.
 
@@ -117,6 +128,10 @@ class SinkUnavailableError(PipelineError):
 
 class DumpError(NetspyError):
     """A dump file cannot be written or read."""
+
+
+class CacheError(NetspyError):
+    """The response cache, or an entry of it, cannot be written or read."""
 
 
 class SinkFailedError(NetspyError):

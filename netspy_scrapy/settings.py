@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
 _SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
+_SHARED_FILTERS = ("redis", "redis-set")
 
 
 class Setting(NamedTuple):
@@ -69,11 +70,26 @@ SETTINGS: dict[str, Setting] = {
     ),
     # The request filter
     "DEDUP_FILTER": Setting(
-        "memory", 'request filter: "memory" (bloom) or "lite" (exact)', "DUPEFILTER_CLASS"
+        "memory",
+        'filter of requests and items: "memory" (bloom), "lite" (exact), or for items in Redis '
+        '"redis" (bloom), "redis-set" (exact)',
+        "DUPEFILTER_CLASS",
     ),
     "DEDUP_INITIAL_CAPACITY": Setting(1_000_000, "fingerprints the first bloom layer holds"),
     "DEDUP_ERROR_RATE": Setting(1e-6, "share of false positives of the bloom filter"),
     "DEDUP_MAX_LAYERS": Setting(4, "layers the bloom filter may grow to"),
+    "DEDUP_SCOPE": Setting("auto", '"spider", "run" or "auto": how long a filter in Redis lives'),
+    "RUN_ID": Setting("", "name of a run: what processes that work on it together give alike"),
+    # Redis
+    "REDIS_URL": Setting("redis://localhost:6379/0", "server and database"),
+    "REDIS_HOST": Setting(None, "the same in parts, where REDIS_URL is not set: host"),
+    "REDIS_PORT": Setting(None, "port"),
+    "REDIS_DB": Setting(None, "database"),
+    "REDIS_USERNAME": Setting(None, "user"),
+    "REDIS_PASSWORD": Setting(None, "password"),
+    "REDIS_ENCODING": Setting(None, "encoding of keys; unset: UTF-8"),
+    "REDIS_PARAMS": Setting({}, "further arguments of the client, as in scrapy-redis"),
+    "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours begins with"),
     # Concurrency and time
     "SPIDER_THREAD_COUNT": Setting(
         None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"
@@ -119,6 +135,12 @@ SETTINGS: dict[str, Setting] = {
     "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
     "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
+    # The development cache
+    "RESPONSE_CACHE_ENABLE": Setting(
+        False, "read answers of earlier runs from disk, and store new ones", "HTTPCACHE_ENABLED"
+    ),
+    "RESPONSE_CACHE_PATH": Setting(".netspy_cache", "folder of the response cache"),
+    "RESPONSE_CACHE_EXPIRE": Setting(3600.0, "seconds a stored answer is used; 0: for ever"),
     # Items and sinks
     "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
     "BUFFER_FLUSH_INTERVAL": Setting(0.1, "seconds a row waits for its batch to fill"),
@@ -168,15 +190,13 @@ SETTINGS: dict[str, Setting] = {
 #: netspy's settings that nothing here reads yet: named when a user sets them.
 UNSUPPORTED: frozenset[str] = frozenset(
     {
-        "DEDUP_SCOPE", "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
+        "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
         "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS",
-        "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API",
-        "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE",
-        "RESPONSE_CACHE_EXPIRE", "RESPONSE_CACHE_PATH",
-        "RUN_ID", "SPIDER_KEEP_ALIVE",
-        "SPIDER_TASK_LEASE", "WARNING_ENABLE",
-        "WARNING_FEISHU_WEBHOOK", "WARNING_DINGTALK_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
+        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "METRICS_ENABLE",
+        "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API", "PROXY_ENABLE",
+        "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
+        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE", "WARNING_FEISHU_WEBHOOK",
+        "WARNING_WECHAT_WEBHOOK",
     }
 )  # fmt: skip
 
@@ -376,13 +396,15 @@ class DedupSettings:
     max_layers: int
     items: bool
     """Whether items are filtered (ITEM_FILTER_ENABLE)."""
+    run: str
+    """The run that filters in Redis live for; empty: the spider's, for ever."""
 
     @classmethod
     def from_settings(cls, settings: BaseSettings) -> DedupSettings:
         """Read the filters of a crawl."""
         kind = str(_get(settings, "DEDUP_FILTER"))
-        if kind not in ("memory", "lite"):
-            raise ConfigError("DEDUP_FILTER", kind, '"memory" or "lite"')
+        if kind not in ("memory", "lite", *_SHARED_FILTERS):
+            raise ConfigError("DEDUP_FILTER", kind, '"memory", "lite", "redis" or "redis-set"')
         rate = read_number(settings, "DEDUP_ERROR_RATE", unit="false positives in one")
         if not 0 < rate < 1:
             raise ConfigError(
@@ -396,7 +418,23 @@ class DedupSettings:
             error_rate=rate,
             max_layers=read_int(settings, "DEDUP_MAX_LAYERS", minimum=1),
             items=filtered and read_bool(settings, "ITEM_FILTER_ENABLE"),
+            run=_run(settings, needed=kind in _SHARED_FILTERS),
         )
+
+    @property
+    def shared(self) -> bool:
+        """Whether what was seen is in Redis."""
+        return self.kind in _SHARED_FILTERS
+
+
+def _run(settings: BaseSettings, *, needed: bool) -> str:
+    """Return the run that DEDUP_SCOPE and RUN_ID mean; empty: none."""
+    scope, run = str(_get(settings, "DEDUP_SCOPE")), str(_get(settings, "RUN_ID") or "")
+    if scope not in ("auto", "run", "spider"):
+        raise ConfigError("DEDUP_SCOPE", scope, '"auto", "run" or "spider"')
+    if needed and scope == "run" and not run:
+        raise ConfigError("DEDUP_SCOPE", scope, '"auto" or "spider", as RUN_ID is not set')
+    return "" if scope == "spider" else run
 
 
 @dataclass(frozen=True)
@@ -631,6 +669,26 @@ class RuntimeSettings:
         return cls(
             max_runtime=read_number(settings, "SPIDER_MAX_RUNTIME", unit="seconds"),
             stop_timeout=read_number(settings, "NETSPY_STOP_TIMEOUT", unit="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """The development cache."""
+
+    enabled: bool
+    """Whether ours is on; HTTPCACHE_ENABLED alone leaves Scrapy's as it is."""
+    path: str
+    expire: float
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> CacheSettings:
+        """Read what is cached, and where."""
+        ours = deciding(settings, "RESPONSE_CACHE_ENABLE") == "RESPONSE_CACHE_ENABLE"
+        return cls(
+            enabled=ours and read_bool(settings, "RESPONSE_CACHE_ENABLE"),
+            path=read_text(settings, "RESPONSE_CACHE_PATH"),
+            expire=read_number(settings, "RESPONSE_CACHE_EXPIRE", unit="seconds"),
         )
 
 

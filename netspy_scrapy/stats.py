@@ -26,6 +26,8 @@ REQUESTS_DELAYED = "netspy/requests/delayed"
 ITEMS = "netspy/items"
 ITEMS_DUPLICATE = "netspy/items/duplicate"
 ITEMS_REFUSED = "netspy/items/refused"
+#: Batches that were stored without looking for duplicates, as the filter in Redis was down.
+UNFILTERED_BATCHES = "netspy/items/unfiltered_batches"
 #: Rows per sink: stored, refused (dumped for a reason of their own), dumped in all, lost.
 ROWS_STORED = "netspy/rows/{sink}/stored"
 ROWS_REFUSED = "netspy/rows/{sink}/refused"
@@ -35,7 +37,8 @@ BATCHES = "netspy/rows/{sink}/batches"
 #: Times that a sink's server was found away, and rows that may be stored twice because of it.
 OUTAGES = "netspy/rows/{sink}/outages"
 ROWS_IN_DOUBT = "netspy/rows/{sink}/in_doubt"
-#: Fingerprints of requests that could not be written to the job directory.
+#: Fingerprints of requests that could not be written to the job directory, and of items that
+#: could not be recorded in Redis.
 FILTER_DEGRADED = "netspy/filter/degraded"
 #: Rests of domains, and circuits that opened.
 RESTS = "netspy/rests"
@@ -43,6 +46,13 @@ CIRCUITS = "netspy/circuits"
 #: robots.txt files that were asked for, and those that could not be read.
 ROBOTS_FETCHED = "netspy/robots/fetched"
 ROBOTS_ERRORS = "netspy/robots/errors"
+#: The response cache: answers that came from it, cacheable pages that were fetched, answers stored,
+#: answers taken out again (a spider refused them), and entries that could not be read or written.
+CACHE_HITS = "netspy/cache/hits"
+CACHE_MISSES = "netspy/cache/misses"
+CACHE_STORED = "netspy/cache/stored"
+CACHE_DISCARDED = "netspy/cache/discarded"
+CACHE_ERRORS = "netspy/cache/errors"
 #: Bodies that had to wait for NETSPY_MAX_INFLIGHT_BYTES, and downloads begun once more for it.
 BODIES_HELD = "netspy/bodies/held"
 BODIES_AGAIN = "netspy/bodies/again"

@@ -139,6 +139,19 @@ def test_single_parts(tmp_path: Path, serve: Any) -> None:
     assert (tmp_path / "items.db").exists()
 
 
+def test_items_in_redis(tmp_path: Path, own_redis: Any) -> None:
+    """docs/filters.md: the first run stores two rows, the second none."""
+    write_files("docs/filters.md", tmp_path)
+    spider = tmp_path / "news_spider.py"
+    spider.write_text(spider.read_text().replace("redis://localhost:6379/0", own_redis().url))
+    first, second = (run(tmp_path, "-m", "scrapy", "runspider", spider.name) for _ in range(2))
+
+    assert (first[0], second[0]) == (0, 0), first[1] + second[1]
+    assert "SqlitePipeline: rows 2 stored" in first[1]
+    assert "SqlitePipeline: rows 0 stored" in second[1]
+    assert "items    2  (duplicate 2)" in second[1]
+
+
 def test_a_sink_of_your_own(tmp_path: Path) -> None:
     """docs/sinks.md: the sink stores two rows and refuses one, which a replay offers it again."""
     write_files("docs/sinks.md", tmp_path)

@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scrapy import Request, Spider
 
 from netspy_scrapy import meta, policies, signals, stats
-from netspy_scrapy.commands import retry
+from netspy_scrapy.commands import cache, create, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
@@ -154,13 +155,14 @@ def test_dump_examples() -> None:
     assert encode_line(decode_line(typed)) == typed
 
 
-def test_options_of_the_replay(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [cache, create, retry])
+def test_options_of_a_console_script(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The page has each option that ``netspy-retry --help`` shows, and no other."""
     with pytest.raises(SystemExit):
-        retry.main(["--help"])
+        command.main(["--help"])
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
 
-    assert documented_options("netspy-retry") == shown
+    assert documented_options(command._NAME) == shown
 
 
 def test_options_of_the_doctor(tmp_path: Path) -> None:

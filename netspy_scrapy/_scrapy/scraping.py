@@ -66,6 +66,20 @@ def watch_requests(
     scraper.call_spider_async = watched_call
 
 
+def watch_items(crawler: Crawler, begins: Callable[[], None]) -> None:
+    """Call *begins* when an item starts its way through the pipelines, in its task."""
+    engine = engine_of(crawler)
+    assert engine is not None
+    scraper: Any = engine.scraper
+    original = scraper.start_itemproc_async
+
+    async def start_itemproc(item: Any, *, response: Any) -> None:
+        begins()
+        await original(item, response=response)
+
+    scraper.start_itemproc_async = start_itemproc
+
+
 def call_callbacks_by(
     crawler: Crawler, call: Callable[[Callable[..., Any], Response, dict[str, Any]], Any]
 ) -> None:

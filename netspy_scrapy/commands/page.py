@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WIDTH = 100
 _GAP = "  "
 
-_SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|KEY|CREDENTIAL", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"PASS|SECRET|TOKEN|KEY(?!_PREFIX)|CREDENTIAL", re.IGNORECASE)
 _IN_URL = re.compile(r"://[^\s/?#]*@")
 _IN_QUERY = re.compile(
     r"([?&][^=&\s]*(?:pass|secret|token|key)[^=&\s]*=)[^&#\s'\"]+", re.IGNORECASE

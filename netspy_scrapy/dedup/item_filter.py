@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from netspy_scrapy.dedup.bloom import KeyFilter, key_filter
 from netspy_scrapy.settings import DedupSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+    from netspy_scrapy.pipelines.rows import Settlement
 
 
 class ItemFilter:
@@ -28,10 +32,14 @@ class ItemFilter:
     fingerprint is pending until the last of them ends, and stored if any of them was recorded.
     Ending one that does not exist changes nothing but that ``record`` stores it.
 
-    DEDUP_FILTER chooses between a bloom filter ("memory") and an exact set ("lite"). Pending
-    fingerprints are always held exactly, so it is safe to take them back. Call it on the event
-    loop only; nothing waits or writes to disk.
+    DEDUP_FILTER chooses between a bloom filter ("memory") and an exact set ("lite"); for
+    "redis" and "redis-set" see :class:`~netspy_scrapy.dedup.shared_filter.SharedItemFilter`.
+    Pending fingerprints are always held exactly, so it is safe to take them back. Call it on the
+    event loop only; nothing waits or writes to disk.
     """
+
+    decides_at_once: ClassVar[bool] = True
+    """Whether ``seen`` knows of every stored item; else ``ask`` does, before a batch is written."""
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -53,23 +61,35 @@ class ItemFilter:
 
     def seen(self, fingerprint: str | bytes) -> bool:
         """Tell whether the item is stored, or pending."""
-        key = _key(fingerprint)
+        key = key_of(fingerprint)
         return key in self._pending or key in self._stored
 
     def reserve(self, fingerprint: str | bytes) -> None:
         """Note that a row is on its way to the sinks."""
-        key = _key(fingerprint)
+        key = key_of(fingerprint)
         self._pending[key] = self._pending.get(key, 0) + 1
 
     def record(self, fingerprint: str | bytes) -> None:
         """Note that every sink that owed the row has stored it."""
-        key = _key(fingerprint)
+        key = key_of(fingerprint)
         self._end_reservation(key)
         self._stored.add(key)
 
     def release(self, fingerprint: str | bytes) -> None:
         """Note that a row was not stored: its item may come again."""
-        self._end_reservation(_key(fingerprint))
+        self._end_reservation(key_of(fingerprint))
+
+    async def open(self) -> None:
+        """Get ready, before the first item."""
+
+    async def ask(self, settlements: Sequence[Settlement]) -> None:
+        """Find out which items are duplicates, of those of which it is not known yet."""
+
+    async def flush(self) -> None:
+        """See to it that what was recorded so far is kept."""
+
+    async def close(self) -> None:
+        """End, after the last sink has settled its last row."""
 
     def _end_reservation(self, key: bytes) -> None:
         left = self._pending.get(key, 0) - 1
@@ -79,5 +99,6 @@ class ItemFilter:
             self._pending.pop(key, None)
 
 
-def _key(fingerprint: str | bytes) -> bytes:
+def key_of(fingerprint: str | bytes) -> bytes:
+    """Return *fingerprint* as bytes."""
     return fingerprint.encode() if isinstance(fingerprint, str) else fingerprint

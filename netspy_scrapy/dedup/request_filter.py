@@ -46,7 +46,8 @@ class RequestFilter(BaseDupeFilter):
 
     Set it as ``DUPEFILTER_CLASS``. What makes two requests the same is up to
     REQUEST_FINGERPRINTER_CLASS. DEDUP_FILTER chooses between a bloom filter ("memory", shaped by
-    DEDUP_INITIAL_CAPACITY, DEDUP_ERROR_RATE and DEDUP_MAX_LAYERS) and an exact set ("lite").
+    DEDUP_INITIAL_CAPACITY, DEDUP_ERROR_RATE and DEDUP_MAX_LAYERS) and an exact set ("lite"); it
+    is the same with "redis" and "redis-set", which put the item filter into Redis.
     DUPEFILTER_DEBUG logs each filtered request, not only the first.
 
     Without JOBDIR it is new in each run. With it, each new fingerprint is appended to
@@ -69,8 +70,14 @@ class RequestFilter(BaseDupeFilter):
         # Scrapy 2.14 types both as optional; an empty stats collector is falsy.
         assert crawler.request_fingerprinter is not None
         assert crawler.stats is not None
+        dedup = DedupSettings.from_settings(crawler.settings)
+        if dedup.shared:
+            logger.info(
+                "DEDUP_FILTER = %r: the requests of this process are filtered in its memory",
+                dedup.kind,
+            )
         return cls(
-            key_filter(DedupSettings.from_settings(crawler.settings)),
+            key_filter(dedup),
             crawler.request_fingerprinter,
             crawler.stats,
             directory=job_dir(crawler.settings),

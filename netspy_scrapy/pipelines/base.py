@@ -110,6 +110,8 @@ class BasePipeline:
     # Scrapy's hooks ----------------------------------------------------------------------------
     async def open_spider(self) -> None:
         """Open the sink; one whose server is away is opened with the first batch."""
+        if self._is_first:
+            await CrawlContext.of(self.crawler).intake.open()
         await self.batcher.open(self.open)
 
     def process_item(self, item: Any) -> Any:
@@ -132,8 +134,11 @@ class BasePipeline:
                 if self._is_first:
                     await CrawlContext.of(self.crawler).intake.close_extra_sinks()
         finally:
-            if self.batcher.is_open:
-                await call(self.close)
+            try:
+                await CrawlContext.of(self.crawler).intake.sink_closed()
+            finally:
+                if self.batcher.is_open:
+                    await call(self.close)
 
     # Own methods -------------------------------------------------------------------------------
     def take(self, row: Row) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from netspy_scrapy import stats as keys
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from scrapy.statscollectors import StatsCollector
 
     from netspy_scrapy.dumps.items import ItemDump
-    from netspy_scrapy.pipelines.rows import Row
+    from netspy_scrapy.pipelines.rows import Row, Settlement
     from netspy_scrapy.settings import SinkSettings
+
+    #: Finds out which items are duplicates; see ItemFilter.ask.
+    Ask = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +83,14 @@ class Batcher:
         on_stuck: Callable[[], None],
         on_mark: Callable[[], None],
         opener: Callable[[], Any] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self.accepted = 0
         self.mark = 0
         self.stuck: list[tuple[_Group, Refused]] = []
         """Rows that could be neither stored nor dumped, tried once more at the close."""
+        self.tables: dict[str, Counter[str]] = {}
+        """Rows by table: stored, refused, dumped, lost."""
         self._sink = sink
         self.name = name
         self._path = path
@@ -93,6 +100,7 @@ class Batcher:
         self._on_stuck = on_stuck
         self._on_mark = on_mark
         self._opener = opener
+        self._ask = ask
         self._groups: list[_Group] = []
         self._writing: list[_Group] = []
         """What the present flush has not written yet."""
@@ -190,6 +198,8 @@ class Batcher:
         lost = sum(len(group.rows) for group, _ in self.stuck)
         if lost:
             self._stats.inc_value(keys.ROWS_LOST.format(sink=self.name), lost)
+            for group, _ in self.stuck:
+                self._count(group, "lost", len(group.rows))
             for group, reasons in self.stuck:
                 labels = "; ".join(row.label for row in group.rows[:20])
                 more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
@@ -218,6 +228,9 @@ class Batcher:
                 logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
                 return 0
         return len(records)
+
+    def _count(self, group: _Group, what: str, rows: int) -> None:
+        self.tables.setdefault(group.table, Counter())[what] += rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
         return ItemRecord(
@@ -272,12 +285,15 @@ class Batcher:
         self._rows_in_flight, self._rows = self._rows, 0
         self._bytes_in_flight, self._bytes = self._bytes, 0
         size = self._settings.batch_size
-        self._writing = [
-            group.part(group.rows[start : start + size])
-            for group in groups
-            for start in range(0, len(group.rows), size)
-        ]
+        self._writing = groups
         try:
+            if self._ask is not None:
+                await self._leave_out_duplicates(groups, self._ask)
+            self._writing = [
+                group.part(group.rows[start : start + size])
+                for group in groups
+                for start in range(0, len(group.rows), size)
+            ]
             while self._writing:
                 part = self._writing[0]
                 await self._write(part)
@@ -292,6 +308,17 @@ class Batcher:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()
 
+    async def _leave_out_duplicates(self, groups: list[_Group], ask: Ask) -> None:
+        """Ask the item filter once for all rows, and take out those that it knows."""
+        rows = [row for group in groups for row in group.rows]
+        await ask([row.settlement for row in rows if row.settlement is not None])
+        for group in groups:
+            fresh = [row for row in group.rows if not (row.settlement and row.settlement.duplicate)]
+            self._rows_in_flight -= len(group.rows) - len(fresh)
+            group.rows = fresh
+        self._bytes_in_flight = sum(row.weight for group in groups for row in group.rows)
+        self._release()
+
     def _release(self) -> None:
         if not self.is_full:
             waiters, self._waiters = self._waiters, []
@@ -303,11 +330,13 @@ class Batcher:
         refused, waited = await self._store(group)
         if refused and not again:
             self._stats.inc_value(keys.ROWS_REFUSED.format(sink=self.name), len(refused))
+            self._count(group, "refused", len(refused))
         self._stats.inc_value(keys.BATCHES.format(sink=self.name))
         left = refused | waited
         stored = len(group.rows) - len(left)
         if stored:
             self._stats.inc_value(keys.ROWS_STORED.format(sink=self.name), stored)
+            self._count(group, "stored", stored)
         if left:
             await self._dump_refused(group, left)
         for position, row in enumerate(group.rows):
@@ -365,6 +394,7 @@ class Batcher:
             self._on_stuck()
             return
         self._stats.inc_value(keys.ROWS_DUMPED.format(sink=self.name), len(refused))
+        self._count(group, "dumped", len(refused))
         logger.error(
             "%s did not store %d of %d rows of %r: dumped to %s. First: %s (%s)",
             self.name, len(refused), len(group.rows), group.table, self._dump.path,

@@ -15,6 +15,7 @@ from scrapy.utils.python import global_object_name
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import stats as keys
+from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.exceptions import ItemError, UpdateKeyError
 from netspy_scrapy.items import Item, UpdateItem, fields_of, table_name_of
 from netspy_scrapy.pipelines.batcher import after
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 #: The row of the item that the current task is taking through the pipelines.
 _current: ContextVar[Row | None] = ContextVar("netspy_row", default=None)
 
+#: How many sinks that item has come to.
+_passed: ContextVar[int] = ContextVar("netspy_passed", default=0)
+
 _OLD_PREFIX = "netspy.pipelines."
 _PREFIX = "netspy_scrapy.pipelines."
 
@@ -59,12 +63,15 @@ class Intake:
         self._filter = item_filter
         self._sinks: list[BasePipeline] = []
         self._extra: dict[str, BasePipeline] = {}
+        self._closed_sinks = 0
         self._dumping: Batcher | None = None
         self._waits: list[Awaitable[None]] = []
         self._reread: frozenset[BasePipeline] | None = None
         if item_filter is not None:
             crawler.signals.connect(self._abandoned, signals.item_dropped)
             crawler.signals.connect(self._abandoned, signals.item_error)
+        crawler.signals.connect(self._spider_opened, signals.spider_opened)
+        crawler.signals.connect(self._item_error, signals.item_error)
 
     @property
     def sinks(self) -> list[BasePipeline]:
@@ -92,9 +99,11 @@ class Intake:
         """Return *item* as the row that *sink* is to store, or None if it owes it nothing."""
         if sink is self._sinks[0]:
             _current.set(None)
+            _passed.set(1)
             row = self.admit(item)
             _current.set(row)
         else:
+            _passed.set(_passed.get() + 1)
             row = _current.get()
             if row is not None and self._must_reread(sink):
                 row = self._reread_row(row, item)
@@ -104,11 +113,42 @@ class Intake:
             row.settlement.handed += 1
         return row
 
+    def _spider_opened(self) -> None:
+        if self._sinks:
+            scraping.watch_items(self._crawler, _begin)
+
+    def _item_error(self, item: Any, failure: Any) -> None:
+        """Dump what another pipeline raised at, for the sinks that it has not come to."""
+        passed = _passed.get()
+        if not passed:
+            if is_item(item) and self._sinks:
+                self._refuse(item, failure.value)
+            return
+        row = _current.get()
+        if row is None:
+            return
+        reason = f"a pipeline raised {type(failure.value).__name__}: {failure.value}"
+        for sink in self._sinks[passed:]:
+            if row.route is None or sink.path in row.route:
+                self._dump(row, reason, sink.path)
+
     def _abandoned(self) -> None:
         """Settle for the sinks that will not see an item: a pipeline between dropped it."""
         row = _current.get()
         if row is not None and row.settlement is not None:
             row.settlement.abandon()
+
+    async def open(self) -> None:
+        """Get ready for items; raises ConfigError if the item filter's settings are wrong."""
+        if self._filter is not None:
+            await self._filter.open()
+
+    async def sink_closed(self) -> None:
+        """Keep the fingerprints of what a sink has stored to its end; the last sink ends it."""
+        self._closed_sinks += 1
+        if self._filter is not None:
+            is_last = self._closed_sinks >= len(self.sinks)
+            await (self._filter.close() if is_last else self._filter.flush())
 
     async def close_extra_sinks(self) -> None:
         """Close the sinks that only items named."""
@@ -159,7 +199,10 @@ class Intake:
         owed = self._owed(row)
         if filtered is not None:
             row.settlement = Settlement(
-                owed, lambda stored: filtered.record(mark) if stored else filtered.release(mark)
+                owed,
+                lambda stored: filtered.record(mark) if stored else filtered.release(mark),
+                mark,
+                duplicate=False if filtered.decides_at_once else None,
             )
         return row
 
@@ -289,6 +332,10 @@ class Intake:
         return sink
 
 
+def _begin() -> None:
+    _passed.set(0)
+
+
 def _route(item: Item) -> tuple[str, ...] | None:
     """Return the paths of the sinks that *item* names, or None: all."""
     chosen: Any = item.pipelines
@@ -338,6 +385,10 @@ class IntakePipeline:
         self._intake.admit(item)
         waits = self._intake.take_waits()
         return after(waits, item) if waits else item
+
+    async def open_spider(self) -> None:
+        """Get ready for items."""
+        await self._intake.open()
 
     async def close_spider(self) -> None:
         """Close the sinks that were opened for items."""

@@ -20,10 +20,21 @@ _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None), Decimal, datet
 class Settlement:
     """Counts down the sinks that owe one item, and reports when the last has answered."""
 
-    __slots__ = ("_all", "_on_settled", "dumped", "handed", "owed")
+    __slots__ = ("_all", "_on_settled", "dumped", "duplicate", "handed", "mark", "owed")
 
-    def __init__(self, owed: int, on_settled: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        owed: int,
+        on_settled: Callable[[bool], None],
+        mark: bytes = b"",
+        *,
+        duplicate: bool | None = False,
+    ) -> None:
         self._all = owed
+        self.mark = mark
+        """The item's fingerprint."""
+        self.duplicate = duplicate
+        """Whether it was stored before; None: the filter has yet to be asked."""
         self.handed = 0
         """Sinks that have got the row."""
         self.owed = owed

@@ -514,3 +514,67 @@ def test_water_mark_rises_after_the_write(site: Any) -> None:
 
     batcher = crawler.get_item_pipeline(SecondSink).batcher
     assert batcher.accepted == batcher.mark == 10
+
+
+# Pipelines of the project's own ------------------------------------------------------------------
+class Picky:
+    """Raises at the items that are marked."""
+
+    def process_item(self, item: Any) -> Any:
+        if item.get("sour"):
+            raise ValueError("it is sour")
+        return item
+
+
+class AsyncPicky(Picky):
+    """The same, after an await."""
+
+    async def process_item(self, item: Any) -> Any:  # type: ignore[override]
+        await asyncio.sleep(0)
+        return super().process_item(item)
+
+
+@pytest.mark.parametrize("picky", [Picky, AsyncPicky])
+@pytest.mark.parametrize(
+    ("place", "owed"), [(100, ["first", "second"]), (350, ["second"]), (900, [])]
+)
+def test_an_item_at_which_another_pipeline_raises_is_dumped(
+    site: Any, picky: type, place: int, owed: list[str]
+) -> None:
+    """It is dumped for the sinks that it had not come to yet, and the other items are stored."""
+    pipelines = {MemorySink: 300, SecondSink: 400, picky: place}
+    items = [{"n": n, "sour": True} if n == 1 else {"n": n} for n in range(4)]
+    crawler = crawl(
+        PlainYields, {"ITEM_PIPELINES": pipelines}, items=items, urls=(site.url("/page/1"),)
+    )
+    names = {"first": "tests.crawling.MemorySink", "second": "tests.crawls.test_items.SecondSink"}
+    lines = dumped(ITEMS)
+
+    assert sorted(path for line in lines for path in line["pipelines"]) == sorted(
+        names[one] for one in owed
+    )
+    assert all(line["data"] == {"n": 1, "sour": True} for line in lines)
+    assert all("ValueError: it is sour" in line["reason"] for line in lines)
+    stored = sorted(row["n"] for _, row in rows(crawler))
+    assert stored == ([0, 2, 3] if "first" in owed else [0, 1, 2, 3])
+
+
+def test_a_duplicate_at_which_a_pipeline_raises_is_no_row(site: Any) -> None:
+    """An item that was stored before is not dumped because a later pipeline dislikes it."""
+
+    class Dislikes(Yields):
+        def items(self) -> Any:  # type: ignore[override]
+            yield news("a")
+            yield news("b")
+            yield news("a", title="again")
+
+    class Late:
+        def process_item(self, item: Any) -> Any:
+            if item.get("title"):
+                raise ValueError("a title")
+            return item
+
+    settings = {"ITEM_PIPELINES": {MemorySink: 300, Late: 900}}
+    crawl(Dislikes, settings, page=site.url("/page/1"))
+
+    assert dumped(ITEMS) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,14 @@ def redis_server() -> Iterator[Redis]:
     """A Redis that the whole run shares."""
     with Redis() as server:
         yield server
+
+
+@pytest.fixture
+def own_redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Redis]]:
+    """Give a function that starts a Redis for this test, which may kill it."""
+    monkeypatch.delenv("NETSPY_TEST_REDIS_URL", raising=False)
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(Redis(*options))
 
 
 @pytest.fixture(scope="session")

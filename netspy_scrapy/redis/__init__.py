@@ -1,0 +1,1 @@
+"""Redis: connection, keys, stores shared by processes."""
