@@ -5,8 +5,9 @@
     python benchmarks/sinks/run.py mysql postgres [--rows 50000] [--batch 5000] [--runs 3]
 
 Each way has a table of its own and writes the rows three times: into an empty table (new), once
-more with other values (upsert), and into an empty table with 5 rows that are refused (bad). The ways take turns batch by batch, so that what else the machine does meets them all. The sinks
-are called as the batcher calls them, outside a crawl. A sink is a module of this folder with a
+more with other values (upsert), and into an empty table with 5 rows that are refused (bad). The
+ways take turns batch by batch, so that what else the machine does meets them all. The sinks are
+called as the batcher calls them, outside a crawl. A sink is a module of this folder with a
 ``bench()``. The table has medians; a ratio is one of two results of the same run.
 """
 
