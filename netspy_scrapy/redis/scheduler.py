@@ -344,7 +344,7 @@ class RedisScheduler(Scheduler):
         self.df = RedisRequestFilter.from_crawler(self.crawler)
 
     def _spider_opened(self) -> None:
-        _scrapy.watch_closing(self.crawler, lambda _: self._closing())
+        _scrapy.watch_closing(self.crawler, self._closing)
         self.membership.live(self._holder.lost)
         self._exchange.start()
         if keeps_alive(self.crawler.settings):
@@ -359,7 +359,7 @@ class RedisScheduler(Scheduler):
     def _stay(self) -> None:
         raise DontCloseSpider
 
-    def _closing(self) -> None:
+    def _closing(self, _reason: str) -> None:
         self._is_closing = True
 
     def refused(self, error: ConfigError) -> None:
