@@ -17,16 +17,15 @@ from tests.servers.mariadb import MariaDB
 NAMES = ", ".join(COLUMNS)
 UPDATES = ", ".join(f"{name} = VALUES({name})" for name in COLUMNS if name != "url")
 TABLE = (
-    "CREATE TABLE items (id BIGINT AUTO_INCREMENT PRIMARY KEY, url VARCHAR(191) NOT NULL UNIQUE,"
+    "CREATE TABLE {table} (id BIGINT AUTO_INCREMENT PRIMARY KEY, url VARCHAR(191) NOT NULL UNIQUE,"
     " title VARCHAR(80), price DOUBLE, qty INT, category VARCHAR(64), descr TEXT, seen DATETIME,"
     " flag TINYINT) CHARACTER SET utf8mb4"
 )
-ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n"})
 
 
 @contextmanager
 def bench():
-    """Yield what ``run.py`` needs: ``ways``, ``reset()``, ``count()``."""
+    """Yield what ``run.py`` needs: ``ways``, ``reset(table)``, ``count(table)``."""
     options = ("--innodb-buffer-pool-size=512M",
                "--max-allowed-packet=64M")  # fmt: skip
     with MariaDB(*options) as server:
@@ -34,22 +33,22 @@ def bench():
                             client_flag=CLIENT.FOUND_ROWS)  # fmt: skip
         cursor = db.cursor()
 
-        def reset():
-            cursor.execute("DROP TABLE IF EXISTS items")
-            cursor.execute(TABLE)
+        def reset(table):
+            cursor.execute(f"DROP TABLE IF EXISTS {table}")
+            cursor.execute(TABLE.format(table=table))
             db.commit()
 
-        def count():
+        def count(table):
             db.commit()
-            cursor.execute("SELECT COUNT(*) FROM items")
+            cursor.execute(f"SELECT COUNT(*) FROM {table}")
             return cursor.fetchone()[0]
 
         sink = _ours(server)
         yield SimpleNamespace(reset=reset, count=count, ways={
-            "MysqlPipeline": lambda batch: len(sink.save_items("items", batch)),
+            "MysqlPipeline": lambda table, batch: len(sink.save_items(table, batch)),
             "netspy's MysqlPipeline": _netspys(server),
-            "PyMySQL, LOAD DATA": lambda batch: _load(db, cursor, batch),
-            "PyMySQL, executemany": lambda batch: _executemany(db, cursor, batch),
+            "PyMySQL, LOAD DATA": lambda table, batch: _load(db, cursor, table, batch),
+            "PyMySQL, executemany": lambda table, batch: _executemany(db, cursor, table, batch),
         })  # fmt: skip
         sink.close()
 
@@ -71,11 +70,11 @@ def _netspys(server):
     setting.apply({"LOG_LEVEL": "CRITICAL", "MYSQL_UPDATE_ON_DUPLICATE": True})
     theirs = Theirs(host="127.0.0.1", port=server.port, user="root", password="",
                     database="spider")  # fmt: skip
-    return lambda batch: 0 if theirs.save_items("items", batch) else len(batch)
+    return lambda table, batch: 0 if theirs.save_items(table, batch) else len(batch)
 
 
-def _load(db, cursor, batch):
-    cursor.execute("CREATE TEMPORARY TABLE IF NOT EXISTS stage LIKE items")
+def _load(db, cursor, table, batch):
+    cursor.execute(f"CREATE TEMPORARY TABLE IF NOT EXISTS stage LIKE {table}")
     cursor.execute("TRUNCATE stage")
     with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as file:
         file.write("".join("\t".join(map(_text, row)) + "\n" for row in tuples(batch)))
@@ -84,7 +83,7 @@ def _load(db, cursor, batch):
             f"LOAD DATA LOCAL INFILE '{file.name}' INTO TABLE stage CHARACTER SET utf8mb4 ({NAMES})"
         )
     cursor.execute(
-        f"INSERT INTO items ({NAMES}) SELECT {NAMES} FROM stage ON DUPLICATE KEY UPDATE {UPDATES}"
+        f"INSERT INTO {table} ({NAMES}) SELECT {NAMES} FROM stage ON DUPLICATE KEY UPDATE {UPDATES}"
     )
     db.commit()
     return 0
@@ -93,14 +92,14 @@ def _load(db, cursor, batch):
 def _text(value):
     if value is None:
         return "\\N"
-    return str(int(value)) if isinstance(value, bool) else str(value).translate(ESCAPES)
+    return str(int(value)) if isinstance(value, bool) else _escaped(str(value))
 
 
-def _executemany(db, cursor, batch):
+def _executemany(db, cursor, table, batch):
     marks = ", ".join(["%s"] * len(COLUMNS))
     try:
         cursor.executemany(
-            f"INSERT INTO items ({NAMES}) VALUES ({marks}) ON DUPLICATE KEY UPDATE {UPDATES}",
+            f"INSERT INTO {table} ({NAMES}) VALUES ({marks}) ON DUPLICATE KEY UPDATE {UPDATES}",
             tuples(batch),
         )
     except pymysql.Error:
@@ -108,3 +107,7 @@ def _executemany(db, cursor, batch):
         return len(batch)
     db.commit()
     return 0
+
+
+def _escaped(text):
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")

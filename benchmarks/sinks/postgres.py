@@ -16,37 +16,39 @@ NAMES = ", ".join(COLUMNS)
 UPDATES = ", ".join(f"{name} = EXCLUDED.{name}" for name in COLUMNS if name != "url")
 CONFLICT = f"ON CONFLICT (url) DO UPDATE SET {UPDATES}"
 TABLE = (
-    "CREATE TABLE items (id BIGSERIAL PRIMARY KEY, url TEXT NOT NULL UNIQUE, title VARCHAR(80),"
+    "CREATE TABLE {table} (id BIGSERIAL PRIMARY KEY, url TEXT NOT NULL UNIQUE, title VARCHAR(80),"
     " price DOUBLE PRECISION, qty INT, category VARCHAR(64), descr TEXT, seen TIMESTAMP,"
     " flag BOOLEAN)"
 )
 TYPES = ["text", "varchar", "float8", "int4", "varchar", "text", "timestamp", "bool"]
-ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 @contextmanager
 def bench():
-    """Yield what ``run.py`` needs: ``ways``, ``reset()``, ``count()``."""
+    """Yield what ``run.py`` needs: ``ways``, ``reset(table)``, ``count(table)``."""
     options = ("shared_buffers=256MB", "max_wal_size=4GB")
     with Postgres(*(part for one in options for part in ("-c", one))) as server:
         db = server.connect(autocommit=False)
+        # netspy's sink writes the password into a connection string without quoting it.
+        db.execute("CREATE ROLE bench LOGIN SUPERUSER PASSWORD 'bench'")
+        db.commit()
 
-        def reset():
-            db.execute("DROP TABLE IF EXISTS items")
-            db.execute(TABLE)
+        def reset(table):
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+            db.execute(TABLE.format(table=table))
             db.commit()
 
-        def count():
+        def count(table):
             db.commit()
-            return db.execute("SELECT COUNT(*) FROM items").fetchone()[0]
+            return db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0]
 
         sink = _ours(server)
         yield SimpleNamespace(reset=reset, count=count, ways={
-            "PostgresPipeline": lambda batch: len(sink.save_items("items", batch)),
+            "PostgresPipeline": lambda table, batch: len(sink.save_items(table, batch)),
             "netspy's PostgresPipeline": _netspys(server),
-            "psycopg, COPY binary": lambda batch: _copied(db, batch, _binary),
-            "psycopg, COPY text": lambda batch: _copied(db, batch, _text),
-            "psycopg, executemany": lambda batch: _stored(db, batch, _executemany),
+            "psycopg, COPY binary": lambda table, batch: _copied(db, table, batch, _binary),
+            "psycopg, COPY text": lambda table, batch: _copied(db, table, batch, _text),
+            "psycopg, executemany": lambda table, batch: _stored(db, table, batch, _executemany),
         })  # fmt: skip
         sink.close()
         db.close()
@@ -71,15 +73,15 @@ def _netspys(server):
                    "POSTGRES_CONFLICT_TARGET": ["url"]})  # fmt: skip
     of = server.settings
     theirs = Theirs(
-        host=of["POSTGRES_HOST"], port=of["POSTGRES_PORT"], user=of["POSTGRES_USER"],
-        password=of["POSTGRES_PASSWORD"], database=of["POSTGRES_DB"],
+        host=of["POSTGRES_HOST"], port=of["POSTGRES_PORT"], user="bench",
+        password="bench", database=of["POSTGRES_DB"],
     )  # fmt: skip
-    return lambda batch: 0 if theirs.save_items("items", batch) else len(batch)
+    return lambda table, batch: 0 if theirs.save_items(table, batch) else len(batch)
 
 
-def _stored(db, batch, store):
+def _stored(db, table, batch, store):
     try:
-        store(db, batch)
+        store(db, table, batch)
     except psycopg.Error:
         db.rollback()
         return len(batch)
@@ -87,16 +89,16 @@ def _stored(db, batch, store):
     return 0
 
 
-def _copied(db, batch, copy):
-    def store(db, batch):
+def _copied(db, table, batch, copy):
+    def store(db, table, batch):
         db.execute(
             "CREATE TEMPORARY TABLE IF NOT EXISTS stage ON COMMIT DELETE ROWS AS"
-            f" SELECT {NAMES} FROM items WITH NO DATA"
+            f" SELECT {NAMES} FROM {table} WITH NO DATA"
         )
         copy(db.cursor(), batch)
-        db.execute(f"INSERT INTO items ({NAMES}) SELECT {NAMES} FROM stage {CONFLICT}")
+        db.execute(f"INSERT INTO {table} ({NAMES}) SELECT {NAMES} FROM stage {CONFLICT}")
 
-    return _stored(db, batch, store)
+    return _stored(db, table, batch, store)
 
 
 def _binary(cursor, batch):
@@ -112,12 +114,16 @@ def _text(cursor, batch):
 
 
 def _value(value):
-    return "\\N" if value is None else str(value).translate(ESCAPES)
+    return "\\N" if value is None else _escaped(str(value))
 
 
-def _executemany(db, batch):
+def _executemany(db, table, batch):
     marks = ", ".join(["%s"] * len(COLUMNS))
     with db.cursor() as cursor:
         cursor.executemany(
-            f"INSERT INTO items ({NAMES}) VALUES ({marks}) {CONFLICT}", tuples(batch)
+            f"INSERT INTO {table} ({NAMES}) VALUES ({marks}) {CONFLICT}", tuples(batch)
         )
+
+
+def _escaped(text):
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")

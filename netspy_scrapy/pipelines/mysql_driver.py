@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import pymysql
-from dbutils.pooled_db import PooledDB
-from pymysql.connections import MySQLResult
-from pymysql.constants import CLIENT
-
 from netspy_scrapy.pipelines.servers import Blame, Fault
 from netspy_scrapy.pipelines.staging import escaped, joined, lines
+
+try:
+    import pymysql
+    from dbutils.pooled_db import PooledDB
+    from pymysql.connections import MySQLResult
+    from pymysql.constants import CLIENT
+except ImportError as exc:
+    raise ImportError(
+        'MysqlPipeline needs PyMySQL and DBUtils: pip install "netspy-scrapy[mysql]"'
+    ) from exc
 
 if TYPE_CHECKING:
     from netspy_scrapy.pipelines.servers import ServerSettings

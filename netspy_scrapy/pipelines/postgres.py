@@ -5,10 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import psycopg
-from psycopg.pq import TransactionStatus
-from psycopg_pool import PoolTimeout
-
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.pipelines import postgres_driver as driver
 from netspy_scrapy.pipelines.postgres_table import STAGE, Batch, Table
@@ -93,7 +89,7 @@ class PostgresPipeline(SqlServerPipeline):
         try:
             yield db
         except BaseException:
-            if db.info.transaction_status is TransactionStatus.ACTIVE:
+            if db.info.transaction_status is driver.TransactionStatus.ACTIVE:
                 db.close()  # it hangs: a rollback would as well
             else:
                 with suppress(*driver.ERRORS):
@@ -107,7 +103,7 @@ class PostgresPipeline(SqlServerPipeline):
         assert self._pool is not None
         try:
             return self._pool.getconn(_LEND_TIMEOUT)
-        except PoolTimeout:
+        except driver.PoolTimeout:
             # The pool does not say why it could not connect.
             self.greet()
             return self._pool.getconn()
@@ -140,12 +136,12 @@ class PostgresPipeline(SqlServerPipeline):
         """Ask the server; it is still away if it has not decided yet."""
         try:
             row = db.execute("SELECT txid_status(%s)", [transaction]).fetchone()
-        except psycopg.DataError:  # a number that the server has not given: it is another one
+        except driver.psycopg.DataError:  # it never gave that number: another server
             db.rollback()
             return None
         status = row[0] if row else None
         if status == "in progress":
-            raise psycopg.OperationalError("a batch is still being committed")
+            raise driver.psycopg.OperationalError("a batch is still being committed")
         return None if status is None else bool(status == "committed")
 
     # Writing -----------------------------------------------------------------------------------

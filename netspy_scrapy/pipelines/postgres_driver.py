@@ -6,15 +6,27 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import psycopg
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
-
 from netspy_scrapy.pipelines.servers import Blame, Fault
+
+try:
+    import psycopg
+    from psycopg.pq import TransactionStatus
+    from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+except ImportError as exc:
+    raise ImportError(
+        f'PostgresPipeline needs psycopg: pip install "netspy-scrapy[postgres]" ({exc})'
+    ) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from netspy_scrapy.pipelines.servers import ServerSettings
+
+__all__ = ["ERRORS", "IS_FAST", "Connection", "PoolTimeout", "TransactionStatus", "connect",
+           "fault", "new_pool", "psycopg"]  # fmt: skip
+
+#: Whether psycopg writes rows in C; in Python it is faster to make text of them.
+IS_FAST = psycopg.pq.__impl__ != "python"
 
 #: What is raised here.
 ERRORS = (psycopg.Error, PoolTimeout, PoolClosed, OSError)
@@ -111,8 +123,10 @@ def _arguments(server: ServerSettings) -> dict[str, Any]:
 
 def fault(exc: Exception, server: ServerSettings, stage: str) -> Fault:
     """Tell what an error means; *stage* is the name of the temporary table, as COPY gives it."""
-    if not isinstance(exc, psycopg.Error):
+    if isinstance(exc, (PoolTimeout, PoolClosed, OSError)):
         return Fault(Blame.AWAY, str(exc) or type(exc).__name__)
+    if not isinstance(exc, psycopg.Error):
+        return Fault(Blame.ROW, f"{type(exc).__name__}: {exc}")  # raised by a value
     code = exc.sqlstate
     if code is None:
         return _without_code(exc, server)
@@ -151,7 +165,7 @@ def _reason(exc: psycopg.Error, stage: str) -> str:
     text = exc.diag.message_primary or str(exc)
     if exc.diag.message_detail:
         text += f" ({exc.diag.message_detail})"
-    column = re.search(rf"{stage}\D*\d+, \S+ ([^:]+):", exc.diag.context or "") if stage else None
+    column = re.search(rf"{stage}\D*\d+, \S+ ([^:\n]+)", exc.diag.context or "") if stage else None
     where = f"column {column[1]}: " if column else ""
     return f"{type(exc).__name__}: {where}{text}"
 

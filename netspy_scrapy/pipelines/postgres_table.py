@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netspy_scrapy.exceptions import PipelineError
-from netspy_scrapy.pipelines.postgres_values import Column, texts
+from netspy_scrapy.pipelines.postgres_driver import IS_FAST
+from netspy_scrapy.pipelines.postgres_values import Column, is_binary, texts
 from netspy_scrapy.pipelines.sql import Dialect, fault_of_name, not_found, split_keys
 from netspy_scrapy.pipelines.staging import escaped, isolate, joined, lines
 
@@ -64,21 +65,24 @@ class Table:
             )
         return cls(name, [Column(*row) for row in found])
 
-    def texts(
+    def ready(
         self, group: ColumnGroup, items: Sequence[dict[str, Any]], refused: Refused
-    ) -> tuple[list[int], list[Sequence[str | None]]]:
-        """Return the positions of the rows that can be written, and the values of each column."""
+    ) -> Ready | None:
+        """Make the rows of *group* ready to be sent; None: none of them can be."""
         unknown = [name for name in group.columns if name not in self.columns]
         if unknown:
             names = ", ".join(map(repr, unknown))
             group.refuse(f"the table {self.name!r} has no column {names}", refused)
-            return [], []
+            return None
         positions = group.positions
-        columns: list[Sequence[str | None]] = []
+        fields = [self.columns[name] for name in group.columns]
+        values = [[items[position][name] for position in positions] for name in group.columns]
+        if IS_FAST and all(map(is_binary, fields, values)):
+            return Ready(positions, values, [field.base for field in fields])
+        columns: list[Sequence[Any]] = []
         bad: dict[int, str] = {}
-        for name in group.columns:
-            values = [items[position][name] for position in positions]
-            found, faults = texts(self.columns[name], values)
+        for field, column in zip(fields, values, strict=True):
+            found, faults = texts(field, column)
             columns.append(found)
             bad |= faults
         if bad:
@@ -86,7 +90,18 @@ class Table:
             good = [number for number in range(len(positions)) if number not in bad]
             positions = [positions[number] for number in good]
             columns = [[column[number] for number in good] for column in columns]
-        return positions, columns
+        return Ready(positions, columns) if positions else None
+
+
+class Ready(NamedTuple):
+    """Rows of the same fields, ready to be sent."""
+
+    positions: list[int]
+    """In the batch."""
+    columns: Sequence[Sequence[Any]]
+    """The values of each field: text, or what PostgreSQL has a format for."""
+    types: list[str] | None = None
+    """The formats; None: text."""
 
 
 class Batch:
@@ -181,24 +196,42 @@ class Batch:
         self, group: ColumnGroup, items: Sequence[dict[str, Any]], refused: Refused
     ) -> _Stage | None:
         """Send the rows of *group* to the temporary table; None: none of them can be."""
-        positions, columns = self._table.texts(group, items, refused)
-        if not positions:
+        ready = self._table.ready(group, items, refused)
+        if ready is None:
             return None
-        stage = _Stage(self._table.stage, self._rows, positions, group.columns, columns)
-        self._rows += len(positions)
-        numbers = list(map(str, range(stage.first, self._rows)))
-        rows = lines([numbers, *map(escaped, columns)])
+        stage = _Stage(self._table.stage, self._rows, ready, group.columns)
+        numbers = range(self._rows, self._rows + len(ready.positions))
+        self._rows = numbers.stop
+        send = self._send_binary if ready.types else self._send_text
         names = _DIALECT.names(group.columns)
         copy = f"COPY {self._table.stage} ({_NUMBER}, {names}) FROM STDIN"
+        bad = isolate(send(copy, numbers, ready), stage.ranges, self._fault_of)
+        stage.finish(bad, refused)
+        return stage if len(bad) < len(numbers) else None
+
+    def _send_text(self, copy: str, numbers: range, ready: Ready) -> Callable[[int, int], None]:
+        rows = lines([list(map(str, numbers)), *map(escaped, ready.columns)])
 
         def send(start: int, stop: int) -> None:
             cursor = self._db.cursor()
             with self._db.transaction(), cursor.copy(copy.encode()) as pipe:
                 pipe.write(joined(rows[start:stop]))
 
-        bad = isolate(send, stage.ranges, self._fault_of)
-        stage.finish(bad, refused)
-        return stage if len(bad) < len(rows) else None
+        return send
+
+    def _send_binary(self, copy: str, numbers: range, ready: Ready) -> Callable[[int, int], None]:
+        rows = list(zip(numbers, *ready.columns, strict=True))
+        copy += " (FORMAT BINARY)"
+        types = ["int4", *(ready.types or ())]
+
+        def send(start: int, stop: int) -> None:
+            cursor = self._db.cursor()
+            with self._db.transaction(), cursor.copy(copy.encode()) as pipe:
+                pipe.set_types(types)
+                for row in rows[start:stop]:
+                    pipe.write_row(row)
+
+        return send
 
     def _run(self, statement: str) -> Any:
         return self._db.execute(statement.encode())
@@ -207,16 +240,13 @@ class Batch:
 class _Stage:
     """Rows of one group in the temporary table."""
 
-    def __init__(
-        self, name: str, first: int, positions: list[int], fields: Sequence[str],
-        columns: Sequence[Sequence[str | None]],
-    ) -> None:  # fmt: skip
+    def __init__(self, name: str, first: int, ready: Ready, fields: Sequence[str]) -> None:
         self._name = name
         self.first = first
         """The number of the first row."""
-        self._positions = positions
-        self._columns = dict(zip(fields, columns, strict=True))
-        self.ranges = [(0, len(positions))]
+        self._positions = ready.positions
+        self._columns = dict(zip(fields, ready.columns, strict=True))
+        self.ranges = [(0, len(ready.positions))]
 
     def position(self, number: int) -> int:
         """Return where the row of that *number* is in the batch."""

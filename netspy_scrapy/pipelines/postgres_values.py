@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from netspy_scrapy.pipelines.sql import Adapter, json_text
 from netspy_scrapy.pipelines.staging import without_surrogates
@@ -28,6 +29,43 @@ class Column(NamedTuple):
     """The type's own name: ``int4``, ``_text`` (an array)."""
     category: str
     """``A`` array, ``B`` boolean, ``N`` number, ...: pg_type.typcategory."""
+
+
+#: Types of PostgreSQL's that take a type of Python's as it is; all else goes as text.
+_BINARY: dict[type, frozenset[str]] = {
+    str: frozenset({"text", "varchar"}),
+    int: _INTEGERS,
+    float: frozenset({"float8"}),
+    bool: frozenset({"bool"}),
+    datetime: frozenset({"timestamp", "timestamptz"}),
+    date: frozenset({"date"}),
+    bytes: frozenset({"bytea"}),
+    UUID: frozenset({"uuid"}),
+}
+_BITS = {"int2": 15, "int4": 31, "int8": 63}
+
+
+def is_binary(column: Column, values: Sequence[Any]) -> bool:
+    """Tell whether psycopg may send *values* in the column's own format, which is faster."""
+    kinds = set(map(type, values))
+    has_none = type(None) in kinds
+    kinds.discard(type(None))
+    if len(kinds) != 1:
+        return False
+    kind = kinds.pop()
+    if column.base not in _BINARY.get(kind, ()):
+        return False
+    present = [value for value in values if value is not None] if has_none else values
+    if kind is str:
+        text = "".join(present)
+        return "\0" not in text and (text.isascii() or without_surrogates([text])[0] is text)
+    if kind is int:
+        bound = 1 << _BITS[column.base]
+        return bool(-bound <= min(present) and max(present) < bound)
+    if kind is datetime:
+        has_zone = column.base == "timestamptz"
+        return all((value.tzinfo is not None) is has_zone for value in present)
+    return True
 
 
 def texts(column: Column, values: Sequence[Any]) -> tuple[Sequence[str | None], dict[int, str]]:
@@ -67,6 +105,8 @@ def _quick(column: Column, kind: type) -> Callable[[Any], str] | None:
         return None if column.category == "A" or column.base == "bytea" else str
     if kind is bool:
         return partial(_bool, column)
+    if kind is datetime and column.category != "A":
+        return partial(_datetime, column)
     return None
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 _NULL = "\\N"
+#: With more bad rows than that, ranges are halved: to write all that follows each bad row once more
+#: would take the square of the time.
+_FEW_BAD = 8
 
 
 def escaped(texts: Sequence[str | None]) -> list[str]:
@@ -87,7 +90,8 @@ def isolate(
             if stop - start == 1:
                 refused[start] = fault.reason
                 continue
-            todo += _split(start, stop, fault.row)[::-1]
+            row = fault.row if len(refused) < _FEW_BAD else None
+            todo += _split(start, stop, row)[::-1]
     return refused
 
 

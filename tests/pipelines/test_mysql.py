@@ -6,6 +6,8 @@ import datetime as dt
 import enum
 import logging
 import math
+import subprocess
+import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -304,3 +306,14 @@ def test_no_update_on_duplicate_is_a_switch(
     assert sink.save_items("t", [{"k": 1}, {"k": 1}]).keys() == {1}
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
     case.close()
+
+
+@pytest.mark.parametrize("missing", ["pymysql", "dbutils"])
+def test_a_driver_that_is_missing(missing: str) -> None:
+    """The error says what to install."""
+    code = f"import sys; sys.modules[{missing!r}] = None; from netspy_scrapy.pipelines import mysql"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert 'pip install "netspy-scrapy[mysql]"' in done.stderr

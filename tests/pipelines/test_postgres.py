@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
+import subprocess
+import sys
+import time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from netspy_scrapy.exceptions import ConfigError, PipelineError
+from netspy_scrapy.pipelines import postgres_table
 from tests.pipelines.sql_servers import PostgresCase
 
 if TYPE_CHECKING:
@@ -134,6 +138,38 @@ def test_values_that_are_refused(case: PostgresCase, kind: str, value: Any, why:
     assert case.run("SELECT COUNT(*) FROM t") == [(49,)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "is_sent_binary"),
+    [
+        ("text", "é", True), ("text", "a\0", False), ("text", "\udc80", False), ("text", 1, False),
+        ("int", 2**31 - 1, True), ("int", 2**31, False), ("int", True, False),
+        ("timestamp", NOON, True), ("timestamp", ZONED, False), ("timestamptz", ZONED, True),
+        ("numeric", 1, False), ("jsonb", {}, False), ("uuid", UUID(int=1), True),
+    ],
+)  # fmt: skip
+def test_both_ways_store_the_same(
+    case: PostgresCase, kind: str, value: Any, is_sent_binary: bool, monkeypatch: Any
+) -> None:
+    """Values of the column's very type go in its own format, others as text, all alike."""
+    case.table(f"v {kind}")
+    sent = []
+    binary = postgres_table.Batch._send_binary
+
+    def noted(*args: Any) -> Any:
+        sent.append(args)
+        return binary(*args)
+
+    monkeypatch.setattr(postgres_table.Batch, "_send_binary", noted)
+    sink = case.sink()
+    first = sink.save_items("t", [{"v": value}] * 3)
+    assert bool(sent) == is_sent_binary
+    monkeypatch.setattr(postgres_table, "IS_FAST", False)
+    second = sink.save_items("t", [{"v": value}] * 3)
+
+    assert first == second
+    assert len({str(row) for row in case.run("SELECT v FROM t")}) <= 1
+
+
 def test_types_of_the_databases_own(case: PostgresCase) -> None:
     """Enums and domains judge each row; a domain that must not be NULL may have a default."""
     case.run("DROP TABLE IF EXISTS t; DROP TYPE IF EXISTS mood; DROP DOMAIN IF EXISTS positive")
@@ -248,6 +284,22 @@ def test_connections_are_few(case: PostgresCase) -> None:
         sink.save_items("t", [{"a": n}])
     during = case.run(mine)
     sink.close()
+    until = time.monotonic() + 10  # the server notices a moment later
+    while case.run(mine) != [(0,)] and time.monotonic() < until:
+        time.sleep(0.05)
 
     assert during == [(1,)]
     assert case.run(mine) == [(0,)]
+
+
+@pytest.mark.parametrize("missing", ["psycopg", "psycopg_pool"])
+def test_a_driver_that_is_missing(missing: str) -> None:
+    """The error says what to install."""
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from netspy_scrapy.pipelines import postgres"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert 'pip install "netspy-scrapy[postgres]"' in done.stderr

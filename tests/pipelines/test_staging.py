@@ -90,6 +90,20 @@ def test_a_row_that_is_named_costs_few_statements() -> None:
     assert counts[1] < 30
 
 
+def test_a_batch_of_bad_rows_only() -> None:
+    """Where all are bad no row is written over and over: the work grows with n log n."""
+    database = Database(set(range(4096)), tells=lambda row: row)
+    rows = 0
+
+    def write(start: int, stop: int) -> None:
+        nonlocal rows
+        rows += stop - start
+        database.write(start, stop)
+
+    assert len(isolate(write, [(0, 4096)], database.fault)) == 4096
+    assert rows < 4096 * 25
+
+
 def test_a_fault_of_no_row_is_raised() -> None:
     """Nothing is split where the table or the server is to blame."""
 
