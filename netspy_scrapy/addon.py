@@ -17,6 +17,7 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
+from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
 from netspy_scrapy.downloadermiddlewares.compression import CompressionMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
 from netspy_scrapy.downloadermiddlewares.limits import LimitsMiddleware
@@ -39,6 +40,7 @@ from netspy_scrapy.settings import (
     SETTINGS,
     UNSUPPORTED,
     WEBDRIVER_KEYS,
+    CacheSettings,
     DedupSettings,
     DumpSettings,
     LimitsSettings,
@@ -80,8 +82,10 @@ _LIMITS_ORDER = 40
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+#: Next to the downloader: what others do to requests is done, and to answers not yet.
+_CACHE_ORDER = 900
 _COMPRESSION_ORDER = 590
-#: Next to the downloader, behind Scrapy's cache alone.
+#: Next to the downloader, behind caches alone.
 _RECEIVING_ORDER = 880
 #: Next to the engine: it decides before other spider middlewares see an answer.
 _OUTCOME_ORDER = 50
@@ -165,6 +169,8 @@ class Addon:
             _replace(
                 settings, name, HttpCompressionMiddleware, CompressionMiddleware, _COMPRESSION_ORDER
             )
+        if CacheSettings.from_settings(settings).enabled:
+            _add(settings, name, ResponseCacheMiddleware, _CACHE_ORDER)
         name = "SPIDER_MIDDLEWARES"
         if not _replace(settings, name, HttpErrorMiddleware, OutcomeMiddleware, _OUTCOME_ORDER):
             self.notes.append(
@@ -249,7 +255,7 @@ class Addon:
             raise ConfigError("TWISTED_REACTOR", reactor, f"{_ASYNCIO_REACTOR} (the default)")
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
-            PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings,
+            PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)
@@ -269,6 +275,9 @@ class Addon:
             if deciding(settings, name) == name and settings.getpriority(name) is not None:
                 priority = max(settings.getpriority(theirs) or 0, SETTINGS_PRIORITIES["addon"])
                 settings.set(theirs, settings[name], priority)
+        if user_set(settings, "RESPONSE_CACHE_ENABLE") and user_set(settings, "HTTPCACHE_ENABLED"):
+            # Ours counts: no answer is to be kept, or served, by the other one too.
+            settings.set("HTTPCACHE_ENABLED", False, settings.getpriority("HTTPCACHE_ENABLED") or 0)
         if deciding(settings, "MAX_RESPONSE_SIZE") == "MAX_RESPONSE_SIZE":
             self._raise_maxsize(settings)
         if user_set(settings, "SPIDER_MAX_RUNTIME") and user_set(settings, "CLOSESPIDER_TIMEOUT"):

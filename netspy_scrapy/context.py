@@ -12,6 +12,7 @@ from scrapy import signals
 from netspy_scrapy import _scrapy
 from netspy_scrapy._scrapy.receiving import Bodies
 from netspy_scrapy.acceptance import Acceptance
+from netspy_scrapy.cache.crawl import ResponseCache
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
@@ -23,7 +24,13 @@ from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
 from netspy_scrapy.politeness import Politeness
 from netspy_scrapy.receipts import Receipts
-from netspy_scrapy.settings import DedupSettings, DumpSettings, RetrySettings, SinkSettings
+from netspy_scrapy.settings import (
+    CacheSettings,
+    DedupSettings,
+    DumpSettings,
+    RetrySettings,
+    SinkSettings,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +147,12 @@ class CrawlContext:
     def politeness(self) -> Politeness:
         """What is kept to at each domain."""
         return Politeness(self)
+
+    @cached_property
+    def cache(self) -> ResponseCache | None:
+        """The response cache; None: it is off."""
+        settings = CacheSettings.from_settings(self.crawler.settings)
+        return ResponseCache(self, settings) if settings.enabled else None
 
     @cached_property
     def acceptance(self) -> Acceptance:

@@ -13,6 +13,7 @@
     ├── RedisFailedError       Redis did not carry out a command
     │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
+    ├── CacheError             the response cache cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
@@ -128,6 +129,10 @@ class SinkUnavailableError(PipelineError):
 
 class DumpError(NetspyError):
     """A dump file cannot be written or read."""
+
+
+class CacheError(NetspyError):
+    """The response cache, or an entry of it, cannot be written or read."""
 
 
 class SinkFailedError(NetspyError):

@@ -13,7 +13,12 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/?#@\s]*@")
 
 def shown(request: Request) -> str:
     """Return *request* as a log line names it: method and URL, without user and password."""
-    return f"<{request.method} {_CREDENTIALS.sub('', request.url)}>"
+    return f"<{request.method} {shown_url(request.url)}>"
+
+
+def shown_url(url: str) -> str:
+    """Return *url* without user and password."""
+    return _CREDENTIALS.sub("", url)
 
 
 def without_credentials(text: str, request: Request) -> str:
@@ -21,3 +26,13 @@ def without_credentials(text: str, request: Request) -> str:
     for secret in set(_CREDENTIALS.findall(request.url)):
         text = text.replace(secret, "")
     return _CREDENTIALS.sub("", text)
+
+
+def age_text(seconds: float) -> str:
+    """Return an age as a person says it."""
+    seconds = max(0.0, seconds)
+    for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size or (unit == "minute" and seconds >= size):
+            number = int(seconds // size)
+            return f"{number} {unit}{'' if number == 1 else 's'}"
+    return f"{int(seconds)} s"

@@ -26,6 +26,11 @@ OWN_SLOT = "netspy_own_slot"
 ROBOTS = "netspy_robots"
 #: The domain whose requests wait for this robots.txt.
 HOLDS = "netspy_holds"
+#: What the response cache does with this request: False: nothing; "refresh": it is fetched, and the
+#: answer stored. Set it on a request of your own. (``dont_cache`` of Scrapy is the same as False.)
+CACHE = "netspy_cache"
+#: The request was handed out for the cache to answer, and goes to the site after all.
+CACHE_MISSED = "netspy_cache_missed"
 #: Prefixes of content types in place of ALLOWED_CONTENT_TYPES, a list; empty: all. For media
 #: (requests without a callback) it is the only way to have any.
 ALLOWED_CONTENT_TYPES = "netspy_allowed_content_types"

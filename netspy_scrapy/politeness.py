@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
+from netspy_scrapy.cache.passing import Passing
 from netspy_scrapy.domains import DomainRegistry, DomainState
 from netspy_scrapy.exceptions import CutOffError, HookError, ResponseTooLargeError
 from netspy_scrapy.health import DomainHealth
@@ -71,6 +72,8 @@ class Politeness:
         """Domains that wait for something other than time: their robots.txt."""
         self._queues: list[ReadyQueue] = []
         self._in_flight: dict[Request, DomainState] = {}
+        self.passing = Passing()
+        """What goes to the cache, past all of this."""
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self.receipts: Receipts | None = None
@@ -135,6 +138,10 @@ class Politeness:
             policy = self.settings.policies.of(state.name).delay
             self.registry.set_slot_delay(state, max(delay, policy or 0.0))
         self.registry.start(state)
+
+    def let_pass(self, request: Request) -> Request:
+        """Note that a queue hands out *request* for the cache; return it, or a copy as `start`."""
+        return self.passing.start(request, self._in_flight)
 
     def is_paced(self, request: Request) -> bool:
         """Tell whether *request* was let go here, and so has kept its domain's delay."""
@@ -284,6 +291,12 @@ class Politeness:
         self.registry.pace_of = self.settings.pace_of
         self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
         _scrapy.watch_closing(self._crawler, lambda _: self._direct.closing())
+        if self._context.cache is not None and self._queues:
+            self.passing.is_full = _scrapy.let_pass(
+                self._crawler,
+                lambda: self.passing.has_room and any(one.has_cached for one in self._queues),
+                self.passing.__len__,
+            )
         _scrapy.leave_pace_to(
             self._crawler, self._departs, lambda name: self.registry.get(name).pace.concurrency
         )
@@ -298,7 +311,11 @@ class Politeness:
             self.receipts.begin(request)
         if self.is_cut:
             raise CutOffError("the crawl is being stopped")
-        if request in self._in_flight or not self.paces_direct:
+        if request in self._in_flight or request in self.passing or not self.paces_direct:
+            return None
+        cache = self._context.cache
+        if cache is not None and cache.may_have(request):
+            self.passing.start(request)  # if there is no entry it comes here again
             return None
         return self._direct.admit(request)
 
@@ -324,6 +341,7 @@ class Politeness:
         state = self._in_flight.pop(request, None)
         if state is not None:
             self.registry.finish(state)
+        if self.passing.finish(request) or state is not None:
             cut = isinstance(result, Failure) and isinstance(result.value, CutOffError)
             if cut and self._context.owns(request):
                 _scrapy.put_back(self._crawler, request)

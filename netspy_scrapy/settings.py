@@ -10,7 +10,11 @@ default: netspy's for netspy spiders (which write it at a low priority), Scrapy'
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
 _SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
 _SHARED_FILTERS = ("redis", "redis-set")
+# A password may hold a slash or an @ that should have been escaped.
+_USER_INFO = re.compile(r"(?<=://).*@")
 
 
 class Setting(NamedTuple):
@@ -135,6 +141,12 @@ SETTINGS: dict[str, Setting] = {
     "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
     "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
+    # The development cache
+    "RESPONSE_CACHE_ENABLE": Setting(
+        False, "read answers of earlier runs from disk, and store new ones", "HTTPCACHE_ENABLED"
+    ),
+    "RESPONSE_CACHE_PATH": Setting(".netspy_cache", "folder of the response cache"),
+    "RESPONSE_CACHE_EXPIRE": Setting(3600.0, "seconds a stored answer is used; 0: for ever"),
     # Items and sinks
     "ITEM_MAX_CACHED_COUNT": Setting(5000, "rows in a batch; twice as many may be held by a sink"),
     "BUFFER_FLUSH_INTERVAL": Setting(0.1, "seconds a row waits for its batch to fill"),
@@ -170,6 +182,21 @@ SETTINGS: dict[str, Setting] = {
         "nothing", 'a row whose key is there: "nothing", "update" or "error"'
     ),
     "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
+    "MONGO_URI": Setting("mongodb://localhost:27017", "server of MongoPipeline"),
+    "MONGO_DB": Setting("netspy", "database of MongoPipeline"),
+    "NETSPY_MONGO_UPSERT": Setting(
+        False, "MongoPipeline: an Item replaces what has the same __unique_key__"
+    ),
+    "ELASTICSEARCH_HOSTS": Setting(
+        ["http://localhost:9200"], "URLs of the nodes for ElasticsearchPipeline"
+    ),
+    "NETSPY_ELASTICSEARCH_UPSERT": Setting(
+        False, "ElasticsearchPipeline: an Item replaces what has the same __unique_key__"
+    ),
+    "NETSPY_ELASTICSEARCH_OPTIONS": Setting({}, "arguments of the client: keys, certificates"),
+    "KAFKA_BOOTSTRAP_SERVERS": Setting(["localhost:9092"], "brokers for KafkaPipeline"),
+    "NETSPY_KAFKA_KEY": Setting([], "fields that are the key of a message"),
+    "NETSPY_KAFKA_OPTIONS": Setting({}, "properties of librdkafka: security, compression"),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
     "RETRY_FAILED_ON_START": Setting(
@@ -185,13 +212,11 @@ SETTINGS: dict[str, Setting] = {
 UNSUPPORTED: frozenset[str] = frozenset(
     {
         "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
-        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "METRICS_ENABLE",
-        "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API", "PROXY_ENABLE",
-        "PROXY_EXTRACT_API", "PROXY_POOL", "RESPONSE_CACHE_ENABLE", "RESPONSE_CACHE_EXPIRE",
-        "RESPONSE_CACHE_PATH", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
-        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE", "WARNING_FEISHU_WEBHOOK",
-        "WARNING_WECHAT_WEBHOOK",
+        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "GLOBAL_THROTTLE",
+        "HTTPX_HTTP2", "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT",
+        "PROXY_API", "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE",
+        "SPIDER_TASK_LEASE", "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE",
+        "WARNING_FEISHU_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
     }
 )  # fmt: skip
 
@@ -267,6 +292,43 @@ def read_text(settings: BaseSettings, name: str) -> str:
     if not text or isinstance(value, (bool, int, float, list, dict)):
         raise ConfigError(name, value, "a text that is not empty")
     return text
+
+
+def read_names(settings: BaseSettings, name: str, *, what: str) -> list[str]:
+    """Read *name* as a list of texts: a list, JSON, or text with commas; *what* says of what."""
+    value = _get(settings, name)
+    items: Any = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            items = json.loads(value)
+        if isinstance(items, str):
+            items = [part.strip() for part in items.split(",") if part.strip()]
+    if value is None:
+        return []
+    if not isinstance(items, (list, tuple)) or not all(
+        isinstance(item, str) and item for item in items
+    ):
+        raise ConfigError(name, without_secrets(value), f"a list of {what}, or text with commas")
+    return list(items)
+
+
+def read_mapping(settings: BaseSettings, name: str) -> dict[str, Any]:
+    """Read *name* as a mapping of names to values: a dict, or JSON."""
+    value = _get(settings, name)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        # It may hold a password.
+        raise ConfigError(name, f"<{type(value).__name__}>", "a dict whose keys are texts")
+    return dict(value)
+
+
+def without_secrets(value: Any) -> Any:
+    """Return the value of a setting as an error may show it: no user and password of a URL."""
+    if isinstance(value, str):
+        return _USER_INFO.sub("***@", value)
+    return [without_secrets(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
@@ -664,6 +726,26 @@ class RuntimeSettings:
         return cls(
             max_runtime=read_number(settings, "SPIDER_MAX_RUNTIME", unit="seconds"),
             stop_timeout=read_number(settings, "NETSPY_STOP_TIMEOUT", unit="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """The development cache."""
+
+    enabled: bool
+    """Whether ours is on; HTTPCACHE_ENABLED alone leaves Scrapy's as it is."""
+    path: str
+    expire: float
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> CacheSettings:
+        """Read what is cached, and where."""
+        ours = deciding(settings, "RESPONSE_CACHE_ENABLE") == "RESPONSE_CACHE_ENABLE"
+        return cls(
+            enabled=ours and read_bool(settings, "RESPONSE_CACHE_ENABLE"),
+            path=read_text(settings, "RESPONSE_CACHE_PATH"),
+            expire=read_number(settings, "RESPONSE_CACHE_EXPIRE", unit="seconds"),
         )
 
 

@@ -48,6 +48,13 @@ CIRCUITS = "netspy/circuits"
 #: robots.txt files that were asked for, and those that could not be read.
 ROBOTS_FETCHED = "netspy/robots/fetched"
 ROBOTS_ERRORS = "netspy/robots/errors"
+#: The response cache: answers that came from it, cacheable pages that were fetched, answers stored,
+#: answers taken out again (a spider refused them), and entries that could not be read or written.
+CACHE_HITS = "netspy/cache/hits"
+CACHE_MISSES = "netspy/cache/misses"
+CACHE_STORED = "netspy/cache/stored"
+CACHE_DISCARDED = "netspy/cache/discarded"
+CACHE_ERRORS = "netspy/cache/errors"
 #: Bodies that had to wait for NETSPY_MAX_INFLIGHT_BYTES, and downloads begun once more for it.
 BODIES_HELD = "netspy/bodies/held"
 BODIES_AGAIN = "netspy/bodies/again"

@@ -12,16 +12,18 @@ import time
 
 
 class Meter:
-    """Counts items, and CPU time from the first request to the end of the crawl."""
+    """Counts items, CPU time and seconds from the first request to the end of the crawl."""
 
     def __init__(self):
         self.items = 0
         self.failed = 0
         self._cpu = 0.0
+        self._begun = 0.0
 
     def begin(self):
         """The first request is about to be made: imports and the start-up are over."""
         self._cpu = time.process_time()
+        self._begun = time.monotonic()
 
     def report(self):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -29,6 +31,7 @@ class Meter:
             "items": self.items,
             "failed": self.failed,
             "cpu_s": time.process_time() - self._cpu,
+            "wall_s": time.monotonic() - self._begun,
             "rss_mb": peak / (2**20 if sys.platform == "darwin" else 1024),
         }
         print("BENCH", json.dumps(found), flush=True)

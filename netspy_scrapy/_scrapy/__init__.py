@@ -358,6 +358,33 @@ def leave_pace_to(
             pool.maxPersistentPerHost = sys.maxsize
 
 
+def let_pass(
+    crawler: Crawler, waiting: Callable[[], bool], passing: Callable[[], int]
+) -> Callable[[], bool]:
+    """Have the engine ask for requests that need no download, though every download slot is taken.
+
+    *waiting* tells whether there is such a request, *passing* how many are under way: these do not
+    count in CONCURRENT_REQUESTS. Returns a function that tells whether all of that is in use.
+    """
+    engine = engine_of(crawler)
+    assert engine is not None
+    downloader: Any = engine.downloader
+    needs_backout = downloader.needs_backout
+
+    def is_full() -> bool:
+        limit = getattr(downloader, "total_concurrency", 0)
+        count = passing()
+        return bool(needs_backout()) and not (count and limit > len(downloader.active) - count)
+
+    downloader.needs_backout = lambda: is_full() and not waiting()
+    return is_full
+
+
+def given_encoding(response: Response) -> str | None:
+    """Return the encoding that a response was made with; None: it is found out."""
+    return getattr(response, "_encoding", None)
+
+
 class _ByHost(dict[str, Any]):
     """DOWNLOAD_SLOTS, in which a host name stands for all its ports."""
 

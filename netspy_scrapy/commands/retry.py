@@ -22,6 +22,7 @@ from scrapy.utils.log import configure_logging
 from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.commands.console import Console, Interrupted, brief
+from netspy_scrapy.commands.project import complete, make_importable
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
 from netspy_scrapy.commands.requests import Probe, RequestCommand
 from netspy_scrapy.commands.sinks import Sinks, describe
@@ -29,18 +30,13 @@ from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, DumpError
 from netspy_scrapy.settings import SinkSettings, read_text
-from netspy_scrapy.spiders.setup import (
-    environment_settings,
-    file_settings,
-    pipelines,
-    translated,
-)
+from netspy_scrapy.spiders.setup import pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scrapy import Spider
-    from scrapy.settings import BaseSettings, Settings
+    from scrapy.settings import Settings
 
     from netspy_scrapy.dumps.claims import ClaimedFile
 
@@ -62,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="set/override setting (may be repeated)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    _make_importable()
+    make_importable()
     try:
         settings = get_project_settings()
     except Exception as exc:  # noqa: BLE001 - runs the project's code
@@ -107,7 +103,7 @@ class Command(ScrapyCommand):
         if args:
             raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
         assert self.settings is not None
-        _make_importable()
+        make_importable()
         self.exitcode = _run(opts, self.settings)
 
 
@@ -136,7 +132,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
-        _complete(settings)
+        complete(settings)
         spider = _spider(options.spider, settings) if options.spider else None
         replay = _replay_requests if options.requests else _replay_items
         return replay(options, settings, spider)
@@ -189,20 +185,6 @@ def _refuse(text: str) -> int:
 
 
 # Settings --------------------------------------------------------------------------------------
-def _make_importable() -> None:
-    """Let modules of the working folder be imported, as a script there could."""
-    here = os.getcwd()  # noqa: PTH109 - sys.path holds texts
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-
-
-def _complete(settings: BaseSettings) -> None:
-    """Add what a netspy spider reads besides the project: its file and its variables."""
-    settings.set("LOG_LEVEL", "INFO", "command")
-    settings.setdict(translated(file_settings()), "project")
-    settings.setdict(translated(environment_settings(os.environ)), "project")
-
-
 def _spider(name: str, settings: Settings) -> type[Spider]:
     """Return the spider *name*, of the project or of a file."""
     if is_file(name):

@@ -32,9 +32,9 @@ from scrapy.statscollectors import DummyStatsCollector
 
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.domains import Pace, domain_of
-from netspy_scrapy.downloadermiddlewares.facade import USER_AGENTS
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.exceptions import RobotsDeniedError
+from netspy_scrapy.http.agents import USER_AGENTS
 from netspy_scrapy.robots import CRAWL_DELAY_MAX, MAX_SIZE, Robots, origin_of
 from netspy_scrapy.settings import PolitenessSettings, RobotsSettings, deciding
 from netspy_scrapy.spiders.air import AirSpider

@@ -15,6 +15,7 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.domains import domain_of
 from netspy_scrapy.exceptions import HookError
+from netspy_scrapy.http.agents import USER_AGENTS
 from netspy_scrapy.http.request import Request
 from netspy_scrapy.settings import read_bool, user_set
 from netspy_scrapy.spiders.air import AirSpider
@@ -26,17 +27,6 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
     from scrapy.http import Response
     from typing_extensions import Self
-
-#: Desktop browsers, as RANDOM_USER_AGENT sends them.
-_CHROME = "AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36"
-USER_AGENTS = (
-    f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {_CHROME}",
-    f"Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) {_CHROME}",
-    f"Mozilla/5.0 (X11; Linux x86_64) {_CHROME}",
-    f"Mozilla/5.0 (Windows NT 10.0; Win64; x64) {_CHROME} Edg/131.0.0.0",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:133.0) Gecko/20100101 Firefox/133.0",
-    "Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15; rv:133.0) Gecko/20100101 Firefox/133.0",
-)
 
 _JAR = "cookiejar"
 #: Marks a request that goes through the queue again because download_midware moved it.
@@ -84,7 +74,7 @@ class FacadeMiddleware:
         """Prepare one attempt."""
         if not isinstance(request, Request):
             return None
-        midware = None if _is_hop(request) else self._midware(request)
+        midware = None if self._is_going_on(request) else self._midware(request)
         if midware is not None:
             answer = self._call(midware, request)
             if inspect.isawaitable(answer):
@@ -104,6 +94,15 @@ class FacadeMiddleware:
     def process_exception(self, request: scrapy.Request, exception: Exception) -> None:  # noqa: ARG002
         """Forget the cookies of a request that failed."""
         self._drop_jar(request)
+
+    def _is_going_on(self, request: Request) -> bool:
+        """Tell whether download_midware has seen this attempt: a redirect, or no cached answer."""
+        if request.meta.get(_HOOKED) != request.retry_times:
+            return False
+        cache = CrawlContext.of(self._crawler).cache
+        return bool(request.meta.get("redirect_urls")) or (
+            cache is not None and cache.is_missed(request)
+        )
 
     # download_midware ----------------------------------------------------------------------------
     def _midware(self, request: Request) -> Callable[[Request], Any] | None:
@@ -186,10 +185,3 @@ class FacadeMiddleware:
                 cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
                 self._cookies = cookies.jars if cookies is not None else {}
             self._cookies.pop(jar, None)
-
-
-def _is_hop(request: Request) -> bool:
-    """Tell whether *request* is a redirect within an attempt: download_midware has seen it."""
-    return bool(request.meta.get("redirect_urls")) and request.meta.get(_HOOKED) == (
-        request.retry_times
-    )

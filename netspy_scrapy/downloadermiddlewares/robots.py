@@ -27,7 +27,8 @@ class RobotsMiddleware:
     The robots.txt of an origin is a request of the queue: it goes out before the first page of
     its origin, whose others wait meanwhile without a download slot. This middleware judges, and
     reads the answer. Requests that did not come from the queue (``engine.download_async``) fetch
-    it themselves, once however many of them wait.
+    it themselves, once however many of them wait. A page that the cache may have is judged only
+    once the site is to be asked after all.
 
     Settings: ROBOTS_OBEY, ROBOTS_USER_AGENT, ROBOTS_CACHE_TTL, NETSPY_ROBOTS_ON_ERROR.
     Meta: ``dont_obey_robotstxt``. Stats: ``netspy/robots/...``, ``netspy/drops/robots``.
@@ -48,7 +49,7 @@ class RobotsMiddleware:
 
     def process_request(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Refuse a request that robots.txt forbids."""
-        if not self._politeness.obeys_robots(request):
+        if not self._politeness.obeys_robots(request) or request in self._politeness.passing:
             return None
         origin = origin_of(request)
         # Of the queue's own, even rules that are old by now were looked at before it was let go.

@@ -14,7 +14,7 @@ from netspy_scrapy.antibot import challenge_of
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import AntiBotError, CutOffError
 from netspy_scrapy.retry import Retrier
-from netspy_scrapy.settings import StatusSettings, read_bool
+from netspy_scrapy.settings import read_bool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -49,14 +49,10 @@ class StatusPolicyMiddleware:
         self._crawler = crawler
         self._context = CrawlContext.of(crawler)
         self._retrier = Retrier(crawler)
-        settings = StatusSettings.from_settings(crawler.settings)
-        self._retry_codes = (
-            settings.retry_codes - settings.accept_codes if settings.check else frozenset()
-        )
+        self._acceptance = self._context.acceptance
         # Plain projects look for challenge pages only if they ask for it.
         asked = crawler.settings.getpriority("ANTIBOT_DETECT") is not None
         self._antibot = asked and read_bool(crawler.settings, "ANTIBOT_DETECT")
-        self._policies = self._context.politeness.settings.policies
         self._exceptions = self._context.retry_settings.exceptions
 
     @classmethod
@@ -69,7 +65,7 @@ class StatusPolicyMiddleware:
     ) -> Request | Response | Coroutine[Any, Any, Request]:
         """Return the answer, or the request of the next attempt."""
         status = response.status
-        if status not in self._codes_of(request):
+        if status not in self._acceptance.retried(request):
             return self._unless_challenge(request, response)
         # Also for the last attempt: what the site asks for concerns the next request too.
         wait = self._retrier.wait(request, f"HTTP status {status}", response)
@@ -96,10 +92,17 @@ class StatusPolicyMiddleware:
 
         Raises AntiBotError when no attempt is left.
         """
-        if not self._antibot or request.callback is NO_CALLBACK or metakeys.ROBOTS in request.meta:
+        cache = self._context.cache
+        if not self._antibot and cache is None:
+            return response
+        if request.callback is NO_CALLBACK or metakeys.ROBOTS in request.meta:
             return response
         owner = challenge_of(response)
         if owner is None:
+            return response
+        if cache is not None:
+            cache.discard(request)
+        if not self._antibot:
             return response
         error = AntiBotError(f"a challenge page of {owner} in place of the page (ANTIBOT_DETECT)")
         wait = self._retrier.wait(request, "AntiBotError", response)
@@ -126,14 +129,6 @@ class StatusPolicyMiddleware:
             request, name, f"{name}: {exception}", wait.seconds, exception=exception
         )
         return self._send(again, request)
-
-    def _codes_of(self, request: Request) -> frozenset[int]:
-        """Return the statuses that are fetched again at the request's domain."""
-        if not self._policies:
-            return self._retry_codes
-        policy = self._policies.of(self._context.politeness.state_of(request).name)
-        codes = self._retry_codes if policy.retry is None else policy.retry
-        return codes if policy.accept is None else codes - policy.accept
 
     def _send(self, again: Request, request: Request) -> Request | Coroutine[Any, Any, Request]:
         context = self._context

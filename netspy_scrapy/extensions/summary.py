@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from scrapy.exceptions import NotConfigured
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.extensions.record import MARK, by_cause, run_record
 from netspy_scrapy.settings import read_bool
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ _DOMAINS = 5
 
 class RunSummary:
     """Logs one block at the end of a run: pages, retries, drops, failures, rows, next steps.
+
+    And one line for programs: ``NETSPY_RUN_SUMMARY`` and JSON.
 
     Setting: RUN_SUMMARY_ENABLE.
     """
@@ -46,8 +50,12 @@ class RunSummary:
         """Log the summary, once the dumps are written."""
         context = CrawlContext.of(self._crawler)
         await context.request_dump.flush()
+        if context.cache is not None:
+            await context.cache.close()  # so that all of it is counted
         text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
+        record = run_record(spider.name, reason, context.stats.get_stats(), context)
+        logger.info("%s %s", MARK, json.dumps(record), extra={"spider": spider})
 
 
 def summary_lines(
@@ -56,14 +64,15 @@ def summary_lines(
     """Return the lines of the summary, from the stats of a run."""
     lines = [f"Run summary of {name} ({reason})"]
     pages = stats.get("response_received_count", 0)
-    statuses = _by_cause(stats, "downloader/response_status_count/{cause}")
+    statuses = by_cause(stats, "downloader/response_status_count/{cause}")
     lines.append(_line("pages", pages, statuses))
-    for label, total, by_cause in (
+    lines += _cache_lines(stats)
+    for label, total, pattern in (
         ("retries", keys.RETRIES, keys.RETRIES_BY_CAUSE),
         ("drops", keys.DROPS, keys.DROPS_BY_CAUSE),
         ("failures", keys.FAILURES, keys.FAILURES_BY_CAUSE),
     ):
-        lines.append(_line(label, stats.get(total, 0), _by_cause(stats, by_cause)))
+        lines.append(_line(label, stats.get(total, 0), by_cause(stats, pattern)))
     rests, circuits = stats.get(keys.RESTS, 0), stats.get(keys.CIRCUITS, 0)
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
@@ -82,6 +91,17 @@ def summary_lines(
     lines += [_sink_line(batcher.name, stats) for batcher in context.intake.batchers]
     lines += [f"  ! {step}" for step in _next_steps(stats, context)]
     return lines
+
+
+def _cache_lines(stats: dict[str, Any]) -> list[str]:
+    parts = {
+        "fetched": stats.get(keys.CACHE_MISSES, 0),
+        "stored": stats.get(keys.CACHE_STORED, 0),
+        "taken out": stats.get(keys.CACHE_DISCARDED, 0),
+        "errors": stats.get(keys.CACHE_ERRORS, 0),
+    }
+    hits = stats.get(keys.CACHE_HITS, 0)
+    return [_line("cached", hits, parts)] if hits or any(parts.values()) else []
 
 
 def _line(label: str, total: int, parts: dict[str, int]) -> str:
@@ -116,14 +136,19 @@ def _sink_line(sink: str, stats: dict[str, Any]) -> str:
     return f"  {sink}: rows " + ", ".join(parts)
 
 
-def _by_cause(stats: dict[str, Any], pattern: str) -> dict[str, int]:
-    prefix = pattern.partition("{")[0]
-    found = {key[len(prefix) :]: count for key, count in stats.items() if key.startswith(prefix)}
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
 def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     steps = []
+    if stats.get(keys.CACHE_HITS) and context.cache is not None:
+        steps.append(
+            f"{stats[keys.CACHE_HITS]} answers are copies from {context.cache.settings.path}, up "
+            f"to {context.cache.oldest_age()} old: netspy-cache --clear has them fetched again"
+        )
+    errors = stats.get(keys.CACHE_ERRORS)
+    if errors:
+        steps.append(
+            f"{errors} answers could not be read from the response cache, or not be stored in it: "
+            "LOG_LEVEL=DEBUG shows why"
+        )
     rows = _total(keys.ROWS_DUMPED, stats, context)
     if rows:
         steps.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     Ask = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
+
+# Among so many groups one is looked for that is dumped for the same reason.
+_LATEST = 8
 
 #: Rows with their reasons, by position in the batch.
 Refused = dict[int, str]
@@ -92,6 +96,8 @@ class Batcher:
         """Rows that could be neither stored nor dumped, tried once more at the close."""
         self.is_given_up = False
         """Whether the sink hangs, and what it held is dumped."""
+        self.tables: dict[str, Counter[str]] = {}
+        """Rows by table: stored, refused, dumped, lost."""
         self._sink = sink
         self.name = name
         self._path = path
@@ -156,7 +162,13 @@ class Batcher:
 
         *path* names another sink that owes the row.
         """
-        group = _Group(row, [], path or self._path, reason)
+        owes = path or self._path
+        for group in self._groups[: -_LATEST - 1 : -1]:
+            if (group.table, group.path, group.reason) == (row.table, owes, reason):
+                if group.takes(row):
+                    return self._take(row, group)
+                break
+        group = _Group(row, [], owes, reason)
         self._groups.append(group)
         return self._take(row, group)
 
@@ -199,6 +211,8 @@ class Batcher:
         lost = sum(len(group.rows) for group, _ in self.stuck)
         if lost:
             self._stats.inc_value(keys.ROWS_LOST.format(sink=self.name), lost)
+            for group, _ in self.stuck:
+                self._count(group, "lost", len(group.rows))
             for group, reasons in self.stuck:
                 labels = "; ".join(row.label for row in group.rows[:20])
                 more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
@@ -236,6 +250,9 @@ class Batcher:
         if self._task is not None:
             self._task.cancel()
         return rows
+
+    def _count(self, group: _Group, what: str, rows: int) -> None:
+        self.tables.setdefault(group.table, Counter())[what] += rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
         return ItemRecord(
@@ -335,11 +352,13 @@ class Batcher:
         refused, waited = await self._store(group)
         if refused and not again:
             self._stats.inc_value(keys.ROWS_REFUSED.format(sink=self.name), len(refused))
+            self._count(group, "refused", len(refused))
         self._stats.inc_value(keys.BATCHES.format(sink=self.name))
         left = refused | waited
         stored = len(group.rows) - len(left)
         if stored:
             self._stats.inc_value(keys.ROWS_STORED.format(sink=self.name), stored)
+            self._count(group, "stored", stored)
         if left:
             await self._dump_refused(group, left)
         for position, row in enumerate(group.rows):
@@ -397,6 +416,7 @@ class Batcher:
             self._on_stuck()
             return
         self._stats.inc_value(keys.ROWS_DUMPED.format(sink=self.name), len(refused))
+        self._count(group, "dumped", len(refused))
         logger.error(
             "%s did not store %d of %d rows of %r: dumped to %s. First: %s (%s)",
             self.name, len(refused), len(group.rows), group.table, self._dump.path,

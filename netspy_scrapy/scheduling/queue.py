@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Among the names of domains, the queue of requests that the cache may have. No domain's name.
+LANE = "(cached)"
+#: Requests that one pop moves between the lane and their domains; the rest is for the next one.
+_MOVES = 50
+
 
 class ReadyQueue:
     """A priority queue per domain, of which only domains that may be asked now take turns.
@@ -38,6 +43,9 @@ class ReadyQueue:
     parked in a heap by the time at which it will be ready; one with as many requests in flight as
     it may have is parked until one of them is done. So the cost of a pop does not depend on the
     number of domains, and what waits holds no download slot. Priorities hold inside a domain.
+
+    Requests that the response cache may have stand in a lane of their own, which takes turns with
+    the ring: they wait for no domain, and count for none.
 
     It is a ``SCHEDULER_PRIORITY_QUEUE``; the queues below it (memory, disk) are Scrapy's. A job
     directory makes two of them, which share the registry and so each domain's state.
@@ -77,7 +85,11 @@ class ReadyQueue:
         self._downstream = downstream_queue_cls
         self._start_downstream = start_queue_cls
         self._key = key
-        self._politeness = CrawlContext.of(crawler).politeness
+        context = CrawlContext.of(crawler)
+        self._politeness = context.politeness
+        self._cache = context.cache
+        self._lane_is_next = True
+        self._moves = 0
         self._registry = self._politeness.registry
         self._queues: dict[str, ScrapyPriorityQueue] = {}
         self._ring: deque[str] = deque()
@@ -93,7 +105,11 @@ class ReadyQueue:
         for domain, priorities in startprios.items():
             queue = self._queues[domain] = self._new_queue(domain, priorities)
             self._length += len(queue)
-            self._place(domain)
+            if domain != LANE:
+                self._place(domain)
+        if self._cache is None:  # unlike the run before this one
+            while self.has_cached and (request := self._take(LANE)) is not None:
+                self._push_to(request.meta[metakeys.DOMAIN], request)
 
     # Scrapy's interface --------------------------------------------------------------------------
     def push(self, request: Request) -> None:
@@ -106,7 +122,9 @@ class ReadyQueue:
             return
         if metakeys.DOMAIN not in request.meta:  # another scheduler has not assigned it
             self._politeness.assign(request)
-        domain = request.meta[metakeys.DOMAIN]
+        self._push_to(LANE if self._is_cached(request) else request.meta[metakeys.DOMAIN], request)
+
+    def _push_to(self, domain: str, request: Request) -> None:
         queue = self._queues.get(domain)
         new = queue is None
         if queue is None:
@@ -119,23 +137,68 @@ class ReadyQueue:
             raise
         self._queues[domain] = queue
         self._length += 1
-        if new:
+        if new and domain != LANE:
             self._place(domain)
 
     def pop(self) -> Request | None:
         """Return a request of the next domain that may be asked now."""
         now = self._registry.clock()
+        if self._cache is None:
+            return self._pop_ring(now)
+        if self._politeness.passing.only:
+            return self._pop_lane()
+        # In turns: a long lane must not keep the sites waiting, nor they the lane.
+        order = (self._pop_lane, lambda: self._pop_ring(now))
+        for pop in order if self._lane_is_next else reversed(order):
+            request = pop()
+            if request is not None:
+                self._lane_is_next = not self._lane_is_next
+                return request
+        return None
+
+    def _pop_ring(self, now: float) -> Request | None:
         self._unpark_due(now)
+        self._moves = 0
         while self._ring:
             domain = self._ring.popleft()
             self._in_ring.discard(domain)
             request = self._pop_of(domain, now)
             if request is not None:
                 return request
+            if self._moves == _MOVES:
+                _scrapy.wake(self._crawler)
+                return None
         if self._heap:
             # Nobody asks again before the engine is woken.
             self._politeness.parked(self._heap[0][0])
         return None
+
+    def _pop_lane(self) -> Request | None:
+        """Return a request that the cache may have."""
+        for _ in range(_MOVES):
+            if not (self.has_cached and self._politeness.passing.has_room):
+                return None
+            request = self._take(LANE)
+            if request is None:
+                return None
+            if self._is_cached(request):
+                return self._politeness.let_pass(request)
+            domain = request.meta[metakeys.DOMAIN]  # its entry has expired, or was deleted
+            try:
+                self._push_to(domain, request)
+            except Exception:  # noqa: BLE001 - a full disk; it must not be lost for that
+                self._front.setdefault(domain, deque()).append(request)
+                self._length += 1
+                self.reconsider(domain)
+        _scrapy.wake(self._crawler)
+        return None
+
+    def _is_cached(self, request: Request) -> bool:
+        return (
+            self._cache is not None
+            and metakeys.NOT_BEFORE not in request.meta
+            and self._cache.may_have(request)
+        )
 
     def _pop_of(self, domain: str, now: float) -> Request | None:
         queue = self._queues.get(domain)
@@ -153,25 +216,34 @@ class ReadyQueue:
                 del self._front[domain]
             request = self._politeness.start(request, state)
         else:
-            assert queue is not None
-            request = self._take(domain, queue)
-            if request is None:
-                return None
-            request.meta.setdefault(metakeys.DOMAIN, domain)  # Scrapy's own queue sets none
-            if not _is_early(request):
-                ahead = self._politeness.ahead_of(request)
-                if ahead is not None:
-                    # robots.txt first; the request waits where it was.
-                    self._front.setdefault(domain, deque()).append(request)
-                    self._length += 1
-                    request = ahead
-                request = self._politeness.start(request, state)
+            request = self._pop_queued(domain, state)
         if domain in self and self._may_go(state, now):
             self._append(domain)
         return request
 
-    def _take(self, domain: str, queue: ScrapyPriorityQueue) -> Request | None:
+    def _pop_queued(self, domain: str, state: DomainState) -> Request | None:
+        request = self._take(domain)
+        if request is None:
+            return None
+        request.meta.setdefault(metakeys.DOMAIN, domain)  # Scrapy's own queue sets none
+        if self._is_cached(request):  # by now, or the job was begun without the cache
+            with suppress(Exception):  # a full disk: then it waits its turn as any other
+                self._push_to(LANE, request)
+                self._moves += 1
+                return None
+        if _is_early(request):
+            return request
+        ahead = self._politeness.ahead_of(request)
+        if ahead is not None:
+            # robots.txt first; the request waits where it was.
+            self._front.setdefault(domain, deque()).append(request)
+            self._length += 1
+            request = ahead
+        return self._politeness.start(request, state)
+
+    def _take(self, domain: str) -> Request | None:
         """Take out the next request of *domain*; None: nothing that is left can be read."""
+        queue = self._queues[domain]
         request: Request | None = None
         left = len(queue)
         attempts = 0
@@ -212,6 +284,11 @@ class ReadyQueue:
 
     def __contains__(self, domain: str) -> bool:
         return domain in self._queues or domain in self._front
+
+    @property
+    def has_cached(self) -> bool:
+        """Whether there are requests that the cache may have."""
+        return LANE in self._queues
 
     # What the politeness tells -------------------------------------------------------------------
     def reconsider(self, domain: str) -> None:

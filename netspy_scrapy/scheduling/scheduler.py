@@ -100,6 +100,10 @@ class Scheduler(ScrapyScheduler):
 
     def _enqueue(self, request: Request) -> bool | None:
         """Return what ``enqueue_request`` does, None if it could not be queued."""
+        if self._politeness.passing.takes_back(request):  # the cache could not answer it
+            self.starved.clear()
+            self.put_back(request)
+            return True
         try:
             if isinstance(request, FacadeRequest):
                 request.seal(self.spider)

@@ -80,17 +80,21 @@ class OutcomeMiddleware:
     def process_spider_input(self, response: Response) -> None:
         """Refuse an answer whose status is not wanted, then ask the spider's ``validate``."""
         status = response.status
-        if not 200 <= status < 300 and not self._acceptance.accepts(response.request, response):  # noqa: PLR2004
+        request = response.request
+        assert request is not None
+        if not 200 <= status < 300 and not self._acceptance.accepts(request, response):  # noqa: PLR2004
             reason = response.meta.pop(metakeys.GIVEN_UP, "not an accepted status")
             error = HttpStatusError(response, reason)
-            request = response.request
-            assert request is not None
             unwell = status in UNWELL_STATUSES
             self._context.failures.fail(request, status, str(error), status=status, unwell=unwell)
             self._recorded.add(request)
             raise error
         if self._validate is not None:
-            self._context.escapes.call(self._validate, self._crawler.spider, response)
+            try:
+                self._context.escapes.call(self._validate, self._crawler.spider, response)
+            except (NotRetryError, ValidationError):
+                self._uncache(request)  # here, for an errback may keep the exception to itself
+                raise
 
     async def process_spider_output(
         self,
@@ -107,7 +111,8 @@ class OutcomeMiddleware:
                     self._cut_off(response)
                     return
                 await self._pace.wait_for_queue()
-        self._politeness.handled(response)
+        if response.request not in self._recorded:  # else it is an errback's output
+            self._politeness.handled(response)
 
     def process_spider_exception(
         self, response: Response, exception: Exception
@@ -125,6 +130,8 @@ class OutcomeMiddleware:
             or getattr(exception, _RECORDED, False)  # Scrapy 2.14 asks for each middleware
         ):
             return None  # the page is recorded as failed already
+        if isinstance(exception, (NotRetryError, ValidationError)):
+            self._uncache(request)
         if isinstance(exception, NotRetryError):
             self._context.failures.drop(request, "NotRetryError", str(exception))
             return ()
@@ -134,6 +141,15 @@ class OutcomeMiddleware:
         return None
 
     # Own methods -------------------------------------------------------------------------------
+    def _uncache(self, request: Request) -> None:
+        """Take an answer out of the cache of which the spider says that it is not the page.
+
+        One whose callback raised anything else stays: mostly it is the callback that is mended.
+        """
+        cache = self._context.cache
+        if cache is not None:
+            cache.discard(request)
+
     def _cut_off(self, response: Response) -> None:
         """Give up a callback that would keep the crawl from ending; its request is kept."""
         request = response.request

@@ -131,6 +131,23 @@ def test_a_domain_that_fails_in_a_row_rests(site: Any, caplog: Any) -> None:
     assert f"    {A}:{site.port}: 2 rests, 2 s, circuit opened 2 times\n" in summary
 
 
+@pytest.mark.parametrize("yields", [False, True])
+def test_an_errback_is_no_handled_page(site: Any, *, yields: bool) -> None:
+    """Failures that an errback takes care of count for the circuit all the same."""
+
+    class Cares(PlainSpider):
+        def failed(self, failure: Any) -> Any:
+            self.errors.append(failure.value)
+            return [{"failed": failure.request.url}] if yields else None
+
+    settings = {"CIRCUIT_FAILURE_THRESHOLD": 3, "CIRCUIT_COOLDOWN": 0.2, "RETRY_TIMES": 0}
+    urls = tuple(site.url(f"/status/500?n={n}") for n in range(4))
+    crawler = crawl(Cares, {**settings, "CONCURRENT_REQUESTS": 1}, urls=urls)
+
+    assert len(crawler.spider.errors) == 4
+    assert netspy_stats(crawler)["netspy/circuits"] == 1
+
+
 @pytest.mark.parametrize("path", ["/status/404", "/page/{n}"])
 def test_what_is_no_sign_of_illness_does_not_count(site: Any, path: str) -> None:
     """404s, and pages whose callback raises, never open the circuit."""

@@ -1,0 +1,1 @@
+"""The development cache: answers of earlier runs, read from disk in place of a request."""
