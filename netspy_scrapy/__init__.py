@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from netspy_scrapy.items import Item, UpdateItem
     from netspy_scrapy.pipelines.base import BasePipeline
     from netspy_scrapy.spiders.air import AirSpider
+    from netspy_scrapy.spiders.redis import Spider
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ _HOMES = {
     "ResponseError": "exceptions",
     "SinkFailedError": "exceptions",
     "SinkUnavailableError": "exceptions",
+    "Spider": "spiders.redis",
     "SpiderError": "exceptions",
     "UpdateItem": "items",
     "ValidationError": "exceptions",
@@ -78,6 +80,7 @@ __all__ = [
     "ResponseError",
     "SinkFailedError",
     "SinkUnavailableError",
+    "Spider",
     "SpiderError",
     "UpdateItem",
     "ValidationError",

@@ -19,6 +19,7 @@ from netspy_scrapy.dumps.requests import RequestDump
 from netspy_scrapy.durable import WhenDurable
 from netspy_scrapy.escapes import Escapes
 from netspy_scrapy.failures import Failures
+from netspy_scrapy.incremental.crawl import Incremental
 from netspy_scrapy.limits import Limits
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
@@ -64,6 +65,9 @@ class CrawlContext:
         """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
+
+        self.on_queued: Callable[[Request], None] | None = None
+        """Who wants to know what our scheduler has queued, if anybody does."""
 
     def owns(self, request: Request) -> bool:
         """Tell whether the crawl answers for *request*, rather than the code that awaits it."""
@@ -142,6 +146,11 @@ class CrawlContext:
     def when_durable(self) -> WhenDurable:
         """What tells the job directory when a request's outcome is durable."""
         return WhenDurable(lambda: [*self.intake.batchers, self.request_dump])
+
+    @cached_property
+    def incremental(self) -> Incremental:
+        """What is known of pages from earlier runs."""
+        return Incremental.from_context(self)
 
     @cached_property
     def politeness(self) -> Politeness:

@@ -13,6 +13,7 @@
     ├── RedisFailedError       Redis did not carry out a command
     │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
+    ├── StoreError             what is known of pages cannot be read or written
     ├── CacheError             the response cache cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
@@ -129,6 +130,10 @@ class SinkUnavailableError(PipelineError):
 
 class DumpError(NetspyError):
     """A dump file cannot be written or read."""
+
+
+class StoreError(NetspyError):
+    """What is known of pages from earlier runs cannot be read or written; the crawl goes on."""
 
 
 class CacheError(NetspyError):

@@ -28,7 +28,7 @@ from netspy_scrapy._scrapy.reactor import (
     restore_handlers,
     shutdown_handlers,
 )
-from netspy_scrapy._scrapy.requests import become, set_body, set_url, shallow_copy
+from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,6 +43,7 @@ __all__ = [
     "reactor_loop",
     "restore_handlers",
     "set_body",
+    "set_meta",
     "set_url",
     "shallow_copy",
     "shutdown_handlers",
@@ -126,6 +127,12 @@ def _length(scheduler: Any) -> int:
         return len(scheduler)
     except TypeError:
         return 0
+
+
+def scheduler_of(crawler: Crawler) -> Any:
+    """Return the scheduler, or None before the spider is opened."""
+    slot = _slot(crawler)
+    return None if slot is None else slot.scheduler
 
 
 def item_pipelines(crawler: Crawler) -> tuple[Any, ...]:

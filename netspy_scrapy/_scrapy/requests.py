@@ -23,6 +23,11 @@ def set_body(request: Request, body: bytes) -> None:
     request._set_body(body)  # noqa: SLF001
 
 
+def set_meta(request: Request, meta: dict[str, Any]) -> None:
+    """Give *request*, a shallow copy, a meta of its own."""
+    request._meta = meta  # noqa: SLF001
+
+
 def shallow_copy(request: RequestT) -> RequestT:
     """Return a copy that shares meta, headers and everything else with *request*.
 

@@ -94,10 +94,10 @@ class Batcher:
         self.mark = 0
         self.stuck: list[tuple[_Group, Refused]] = []
         """Rows that could be neither stored nor dumped, tried once more at the close."""
-        self.is_given_up = False
-        """Whether the sink hangs, and what it held is dumped."""
         self.tables: dict[str, Counter[str]] = {}
         """Rows by table: stored, refused, dumped, lost."""
+        self.is_given_up = False
+        """Whether the sink hangs, and what it held is dumped."""
         self._sink = sink
         self.name = name
         self._path = path
@@ -188,6 +188,10 @@ class Batcher:
         self._outage.wake()
         return self.room()
 
+    def hurry(self) -> None:
+        """Write what is held now: somebody waits for it to be durable."""
+        self._start()
+
     async def room(self) -> None:
         """Wait until the sink may take more."""
         while self.is_full:
@@ -242,6 +246,9 @@ class Batcher:
                 return 0
         return len(records)
 
+    def _count(self, group: _Group, what: str, rows: int) -> None:
+        self.tables.setdefault(group.table, Counter())[what] += rows
+
     def give_up(self) -> int:
         """Dump all that is held, do not wait for the sink any more, return how many rows it was."""
         self.is_given_up = True
@@ -250,9 +257,6 @@ class Batcher:
         if self._task is not None:
             self._task.cancel()
         return rows
-
-    def _count(self, group: _Group, what: str, rows: int) -> None:
-        self.tables.setdefault(group.table, Counter())[what] += rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
         return ItemRecord(

@@ -133,7 +133,9 @@ class DirectDownloads:
     def _may_go(self, state: DomainState, *, nested: bool) -> bool:
         if state.is_full and not nested:
             return False
-        return state.ready_at <= self._registry.clock()
+        if state.ready_at > self._registry.clock():
+            return False
+        return self._politeness.has_place(state)
 
     def _wake_at(self, state: DomainState) -> None:
         """Serve the line of a domain again once its rest or delay is over."""

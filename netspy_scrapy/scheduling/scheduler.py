@@ -8,10 +8,10 @@ import itertools
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.job import job_dir
 from scrapy.utils.misc import build_from_crawler
 
@@ -20,15 +20,18 @@ from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.http.request import Request as FacadeRequest
+from netspy_scrapy.incremental.validator import clear_validator
 from netspy_scrapy.retry import claim_budget
 from netspy_scrapy.scheduling.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
+
+    from netspy_scrapy.receipts import Receipt
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,9 @@ class Scheduler(ScrapyScheduler):
     job: Job | None = None
     """What keeps the job directory; None: there is none."""
 
+    checks_redis: ClassVar[bool] = False
+    """Whether it sees to it itself that Redis can be used."""
+
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the queues."""
         self._context = CrawlContext.of(self.crawler)
@@ -65,7 +71,18 @@ class Scheduler(ScrapyScheduler):
         self._timer: asyncio.TimerHandle | None = None
         self.starved = asyncio.Event()
         """Set when the engine is told that no request may go, until one comes."""
-        folder = job_dir(self.crawler.settings)
+        opened = self._open_queues(spider)
+        throttle = self._politeness.throttle
+        if throttle is None or self.checks_redis:
+            return opened
+        return deferred_from_coro(_after(opened, throttle.check))
+
+    def _job_folder(self) -> str | None:
+        """Return the job directory, if there is one."""
+        return job_dir(self.crawler.settings)
+
+    def _open_queues(self, spider: Spider) -> Deferred[None] | None:
+        folder = self._job_folder()
         if folder is None:
             return super().open(spider)
         self.job = Job(self.crawler, Path(folder), self._context.when_durable)
@@ -91,15 +108,21 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        clear_validator(request)  # of an attempt that this one replaces
         receipts = self._context.receipts_in_use
         receipt = None if receipts is None else receipts.adopt(request)
-        queued = self._enqueue(request)
+        queued = self._enqueue(request, receipt)
         if receipts is not None:
             receipts.adopted(receipt, request, queued=bool(queued))
+        if queued and self._context.on_queued is not None:
+            self._context.on_queued(request)
         return queued is not False
 
-    def _enqueue(self, request: Request) -> bool | None:
-        """Return what ``enqueue_request`` does, None if it could not be queued."""
+    def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:  # noqa: ARG002
+        """Return what ``enqueue_request`` does, None if it could not be queued.
+
+        *receipt* is that of the page which yielded it, or of which it is the next attempt.
+        """
         if self._politeness.passing.takes_back(request):  # the cache could not answer it
             self.starved.clear()
             self.put_back(request)
@@ -146,6 +169,7 @@ class Scheduler(ScrapyScheduler):
         """Queue *request* past the filter: it was taken out, or waited, and is not done."""
         if self._context.receipts_in_use is not None:
             self._context.receipts.give_back(request)
+        clear_validator(request)  # when its turn comes again, it is asked anew
         try:
             if not self._dqpush(request):
                 self._mqpush(request)
@@ -272,6 +296,12 @@ class Scheduler(ScrapyScheduler):
             yield from drain()
         while (request := self.mqs.pop()) is not None:
             yield request
+
+
+async def _after(opened: Deferred[None] | None, check: Callable[[], Awaitable[None]]) -> None:
+    if opened is not None:
+        await maybe_deferred_to_future(opened)
+    await check()
 
 
 def _is_hop(request: Request) -> bool:

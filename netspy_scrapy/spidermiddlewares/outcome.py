@@ -21,6 +21,7 @@ from netspy_scrapy.exceptions import (
     ValidationError,
 )
 from netspy_scrapy.failures import UNWELL_STATUSES
+from netspy_scrapy.incremental.unchanged import Unchanged
 from netspy_scrapy.logs import shown, without_credentials
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
@@ -89,7 +90,7 @@ class OutcomeMiddleware:
             self._context.failures.fail(request, status, str(error), status=status, unwell=unwell)
             self._recorded.add(request)
             raise error
-        if self._validate is not None:
+        if self._validate is not None and not _is_unchanged(response):
             try:
                 self._context.escapes.call(self._validate, self._crawler.spider, response)
             except (NotRetryError, ValidationError):
@@ -214,6 +215,10 @@ class OutcomeMiddleware:
             return ()
         output: Iterable[Any] = self._failed(self._crawler.spider, request, response)
         return output
+
+
+def _is_unchanged(response: Response) -> bool:
+    return response.request is not None and isinstance(response.request.callback, Unchanged)
 
 
 def _name(exception: Exception) -> str:
