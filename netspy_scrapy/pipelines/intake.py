@@ -74,6 +74,11 @@ class Intake:
         crawler.signals.connect(self._item_error, signals.item_error)
 
     @property
+    def sinks(self) -> list[BasePipeline]:
+        """All sinks of the crawl, those that items named included."""
+        return [*self._sinks, *self._extra.values()]
+
+    @property
     def batchers(self) -> list[Batcher]:
         """The batches of all sinks, and of rows that never reach one."""
         found = [sink.batcher for sink in self._sinks]

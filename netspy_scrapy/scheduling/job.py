@@ -113,6 +113,12 @@ class Job:
         else:
             self._numbers[request] = number
 
+    def queued(self, request: Request) -> None:
+        """Note that a queue has *request*, perhaps again: it waited, was cut off, or moved."""
+        number = self._numbers.pop(request, None)
+        if number is not None:
+            self._done(number)
+
     def emptied(self, queue: str) -> None:
         """Note that the files of a queue are gone."""
         try:
@@ -263,6 +269,28 @@ def _base(queue_class: Any) -> Any:
 
 
 def _watched(queue_class: Any, base: Any, job: Job) -> Any:
+    records = _watched_records(base, job)
+
+    class Watched(queue_class, records):  # type: ignore[misc, valid-type]
+        """Next to the scheduler: sees the request of each record."""
+
+        def push(self, request: Any) -> None:
+            super().push(request)
+            job.queued(request)
+
+        def pop(self) -> Any:
+            request = None
+            self.netspy_number = None
+            try:
+                request = super().pop()
+            finally:
+                job.handed_out(self.netspy_number, request)
+            return request
+
+    return Watched
+
+
+def _watched_records(base: Any, job: Job) -> Any:
     is_fifo = base is queuelib.FifoDiskQueue
     is_lifo = base is queuelib.LifoDiskQueue
 
@@ -296,16 +324,4 @@ def _watched(queue_class: Any, base: Any, job: Job) -> Any:
             if is_empty:
                 job.emptied(self.netspy_name)
 
-    class Watched(queue_class, Records):  # type: ignore[misc]
-        """Next to the scheduler: sees the request of each record."""
-
-        def pop(self) -> Any:
-            request = None
-            self.netspy_number = None
-            try:
-                request = super().pop()
-            finally:
-                job.handed_out(self.netspy_number, request)
-            return request
-
-    return Watched
+    return Records

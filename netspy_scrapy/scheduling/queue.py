@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Among the names of domains, the queue of requests that the cache may have. No domain's name.
-_LANE = "(cached)"
+LANE = "(cached)"
 #: Requests that one pop moves between the lane and their domains; the rest is for the next one.
 _MOVES = 50
 
@@ -105,10 +105,10 @@ class ReadyQueue:
         for domain, priorities in startprios.items():
             queue = self._queues[domain] = self._new_queue(domain, priorities)
             self._length += len(queue)
-            if domain != _LANE:
+            if domain != LANE:
                 self._place(domain)
         if self._cache is None:  # unlike the run before this one
-            while self.has_cached and (request := self._take(_LANE)) is not None:
+            while self.has_cached and (request := self._take(LANE)) is not None:
                 self._push_to(request.meta[metakeys.DOMAIN], request)
 
     # Scrapy's interface --------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class ReadyQueue:
             return
         if metakeys.DOMAIN not in request.meta:  # another scheduler has not assigned it
             self._politeness.assign(request)
-        self._push_to(_LANE if self._is_cached(request) else request.meta[metakeys.DOMAIN], request)
+        self._push_to(LANE if self._is_cached(request) else request.meta[metakeys.DOMAIN], request)
 
     def _push_to(self, domain: str, request: Request) -> None:
         queue = self._queues.get(domain)
@@ -137,7 +137,7 @@ class ReadyQueue:
             raise
         self._queues[domain] = queue
         self._length += 1
-        if new and domain != _LANE:
+        if new and domain != LANE:
             self._place(domain)
 
     def pop(self) -> Request | None:
@@ -178,7 +178,7 @@ class ReadyQueue:
         for _ in range(_MOVES):
             if not (self.has_cached and self._politeness.passing.has_room):
                 return None
-            request = self._take(_LANE)
+            request = self._take(LANE)
             if request is None:
                 return None
             if self._is_cached(request):
@@ -228,7 +228,7 @@ class ReadyQueue:
         request.meta.setdefault(metakeys.DOMAIN, domain)  # Scrapy's own queue sets none
         if self._is_cached(request):  # by now, or the job was begun without the cache
             with suppress(Exception):  # a full disk: then it waits its turn as any other
-                self._push_to(_LANE, request)
+                self._push_to(LANE, request)
                 self._moves += 1
                 return None
         if _is_early(request):
@@ -288,7 +288,7 @@ class ReadyQueue:
     @property
     def has_cached(self) -> bool:
         """Whether there are requests that the cache may have."""
-        return _LANE in self._queues
+        return LANE in self._queues
 
     # What the politeness tells -------------------------------------------------------------------
     def reconsider(self, domain: str) -> None:

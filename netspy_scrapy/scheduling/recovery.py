@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from queuelib.queue import FifoSQLiteQueue
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy.scheduling.queue import LANE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -96,7 +97,7 @@ def _state(
     flat = names.pop(".", [])
     if not names:
         return _priorities(flat)
-    known = {_scrapy.queue_folder(domain): domain for domain in _known_domains(folder)}
+    known = {_scrapy.queue_folder(one): one for one in (LANE, *_known_domains(folder))}
     state = {}
     for one, queues in names.items():
         domain = known.get(one) or _domain_named(one) or domain_of(folder / one, queues)

@@ -241,8 +241,6 @@ class Scheduler(ScrapyScheduler):
             request = heapq.heappop(self._waiting)[2]
             del request.meta[metakeys.NOT_BEFORE]
             self.put_back(request)
-            if self.job is not None:
-                self.job.finished(request)
             released = True
             self.starved.clear()
         if released or self._timer is None:

@@ -230,3 +230,23 @@ def test_two_crawls_do_not_share_a_job(site: Any, folder: Path) -> None:
         "JOBDIR = 'job' cannot be used: expected a folder in which no other crawl is running"
     ]
     assert len(crawler.spider.pages) == 2
+
+
+def test_what_goes_back_to_a_queue_is_noted_once(site: Any, folder: Path) -> None:
+    """A request that waited and was queued again is no longer noted as taken: nothing piles up."""
+    open_numbers: list[int] = []
+
+    class Delayed(PlainSpider):
+        async def start(self) -> Any:
+            for n in range(5):
+                yield scrapy.Request(site.url(f"/page/{n}"), meta={"netspy_delay": 0.1})
+
+        def parse(self, response: Any) -> Any:
+            super().parse(response)
+            job = self.crawler.engine._slot.scheduler.job
+            open_numbers.append(len(job._numbers) + len(job._journal._now.taken))
+
+    crawler = crawl(Delayed, {"JOBDIR": "job", "CONCURRENT_REQUESTS": 1})
+
+    assert len(crawler.spider.pages) == 5
+    assert open_numbers[-1] == 2  # the one whose callback runs, by request and in the journal

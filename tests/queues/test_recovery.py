@@ -14,6 +14,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy.dedup.request_filter import SEEN_FILE, forget_last
 from netspy_scrapy.scheduling import journal
 from netspy_scrapy.scheduling.journal import Journal, Left
+from netspy_scrapy.scheduling.queue import LANE
 from netspy_scrapy.scheduling.recovery import Recovered, recover
 
 
@@ -108,7 +109,9 @@ def test_an_unreadable_queue_is_named_and_kept_aside(tmp_path: Path) -> None:
     assert (tmp_path / "0.broken").exists()
 
 
-@pytest.mark.parametrize("domain", ["a.example", "a_b.example:8080", "127.0.0.1:80", "bücher.ex"])
+@pytest.mark.parametrize(
+    "domain", ["a.example", "a_b.example:8080", "127.0.0.1:80", "bücher.ex", LANE]
+)
 def test_domains_are_known_by_their_folders(tmp_path: Path, domain: str) -> None:
     """The folder of a host, with or without a port, says which domain it is for."""
     folder = tmp_path / _scrapy.queue_folder(domain)
