@@ -46,15 +46,15 @@ class Origin:
         return f"http://{host}:{self._port}{path}"
 
     def reset(self):
-        self._control("reset")
+        self.control("reset")
 
     def stats(self):
-        return self._control("stats")
+        return self.control("stats")
 
     def log(self):
-        return self._control("log")
+        return self.control("log")
 
-    def _control(self, what):
+    def control(self, what):
         with urllib.request.urlopen(self.url(f"/ctl/{what}"), timeout=30) as answer:
             return json.load(answer)
 

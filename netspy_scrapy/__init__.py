@@ -6,6 +6,7 @@ For a Scrapy project: ``ADDONS = {"netspy_scrapy.Addon": 500}``. For a netspy sp
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from netspy_scrapy.items import Item, UpdateItem
     from netspy_scrapy.pipelines.base import BasePipeline
     from netspy_scrapy.spiders.air import AirSpider
+    from netspy_scrapy.spiders.redis import Spider
 
 __version__ = "0.1.0"
 
@@ -53,6 +55,7 @@ _HOMES = {
     "ResponseError": "exceptions",
     "SinkFailedError": "exceptions",
     "SinkUnavailableError": "exceptions",
+    "Spider": "spiders.redis",
     "SpiderError": "exceptions",
     "UpdateItem": "items",
     "ValidationError": "exceptions",
@@ -77,6 +80,7 @@ __all__ = [
     "ResponseError",
     "SinkFailedError",
     "SinkUnavailableError",
+    "Spider",
     "SpiderError",
     "UpdateItem",
     "ValidationError",
@@ -95,8 +99,12 @@ def get_logger(name: str | None = None) -> Any:
 
 def __getattr__(name: str) -> Any:
     # A single pipeline, or a command, should not import what the whole set needs.
+    if name == "log":
+        return get_logger()
+    if name == "exceptions":
+        return import_module("netspy_scrapy.exceptions")
+    if name == "setting":
+        return import_module("netspy_scrapy.spiders.setup").Setting()
     if name not in _HOMES:
         raise AttributeError(f"module 'netspy_scrapy' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415
-
     return getattr(import_module(f"netspy_scrapy.{_HOMES[name]}"), name)

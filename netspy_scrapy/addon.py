@@ -20,6 +20,7 @@ from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
 from netspy_scrapy.downloadermiddlewares.compression import CompressionMiddleware
 from netspy_scrapy.downloadermiddlewares.facade import FacadeMiddleware
+from netspy_scrapy.downloadermiddlewares.incremental import IncrementalMiddleware
 from netspy_scrapy.downloadermiddlewares.limits import LimitsMiddleware
 from netspy_scrapy.downloadermiddlewares.receiving import ReceivingMiddleware
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
@@ -33,6 +34,9 @@ from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.intake import IntakePipeline
 from netspy_scrapy.redis.connection import driver
 from netspy_scrapy.redis.options import RedisSettings
+from netspy_scrapy.redis.request_filter import RedisRequestFilter
+from netspy_scrapy.redis.scheduler import RedisScheduler
+from netspy_scrapy.redis.settings import QueueSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
@@ -43,6 +47,7 @@ from netspy_scrapy.settings import (
     CacheSettings,
     DedupSettings,
     DumpSettings,
+    IncrementalSettings,
     LimitsSettings,
     PaceSettings,
     PolitenessSettings,
@@ -59,6 +64,7 @@ from netspy_scrapy.settings import (
     read_number,
     user_set,
 )
+from netspy_scrapy.spidermiddlewares.children import KeepChildrenMiddleware
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
 from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
@@ -82,6 +88,11 @@ _LIMITS_ORDER = 40
 _FACADE_ORDER = 50
 _ROBOTS_ORDER = 100
 _RETRY_ORDER = 550
+#: After headers and authorization are set, before cookies; answers come to it unpacked, after
+#: redirects and before retries.
+_INCREMENTAL_ORDER = 560
+#: Next to the spider, before other spider middlewares change what it yields.
+_CHILDREN_ORDER = 1000
 #: Next to the downloader: what others do to requests is done, and to answers not yet.
 _CACHE_ORDER = 900
 _COMPRESSION_ORDER = 590
@@ -103,6 +114,9 @@ _CONCURRENT_ITEMS = 4
 
 #: How alike two names are (difflib) that one is taken for a slip of the other.
 _NEAR = 0.77
+
+#: Our own sinks, by the name in path and class.
+_SINKS = ("Console", "Csv", "Sqlite")
 
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
@@ -135,6 +149,7 @@ class Addon:
         self._note_unwritable(settings)
         self._mirror(settings)
         self._install_middlewares(settings)
+        self._install_incremental(settings)
         self._install_scheduler(settings)
         self._install_pipelines(settings)
         self._install_extensions(settings)
@@ -179,13 +194,28 @@ class Addon:
         if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
             _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
 
+    def _install_incremental(self, settings: BaseSettings) -> None:
+        incremental = IncrementalSettings.from_settings(settings)
+        if not incremental.enabled:
+            return
+        if incremental.store == "redis":
+            RedisSettings.from_settings(settings)
+            driver("NETSPY_INCREMENTAL_STORE", incremental.store)
+        _add(settings, "DOWNLOADER_MIDDLEWARES", IncrementalMiddleware, _INCREMENTAL_ORDER)
+        _add(settings, "SPIDER_MIDDLEWARES", KeepChildrenMiddleware, _CHILDREN_ORDER)
+
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
             if _is_kind_of(settings["SCHEDULER"], Scheduler):
                 self._install_queue(settings)
             else:
+                ours = "netspy_scrapy.redis.scheduler.RedisScheduler"
                 self.notes.append(
-                    f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
+                    f"SCHEDULER is {_name(settings['SCHEDULER'])}, which loses the requests that a "
+                    f"killed node had taken: set SCHEDULER = {ours!r}, and DUPEFILTER_CLASS = "
+                    "'netspy_scrapy.redis.request_filter.RedisRequestFilter' or not at all"
+                    if _name(settings["SCHEDULER"]).startswith("scrapy_redis.")
+                    else f"SCHEDULER is {_name(settings['SCHEDULER'])}: requests that have to wait "
                     "(Retry-After, backoff, netspy_delay) wait in a download slot, and what is "
                     "queued at a stop is not dumped"
                 )
@@ -198,6 +228,8 @@ class Addon:
                     f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}: DEDUP_FILTER does "
                     "nothing"
                 )
+        elif _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+            settings.set("DUPEFILTER_CLASS", RedisRequestFilter, "addon")
         elif settings.getpriority("DEDUP_FILTER") is not None:
             settings.set("DUPEFILTER_CLASS", RequestFilter, "addon")
 
@@ -216,7 +248,7 @@ class Addon:
         priority = settings.getpriority("ITEM_PIPELINES") or 0
         chosen = pipelines(settings.getdict("ITEM_PIPELINES"))
         settings.set("ITEM_PIPELINES", chosen, priority)
-        classes = [load_object(one) for one, order in chosen.items() if order is not None]
+        classes = [_pipeline(one) for one, order in chosen.items() if order is not None]
         for one in classes:
             if hasattr(one, "save_items") and not hasattr(one, "process_item"):
                 # Scrapy would load it, call nothing of it, and every row would be gone.
@@ -253,12 +285,17 @@ class Addon:
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
             PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
+            IncrementalSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)
         if dedup.items and dedup.shared:
             RedisSettings.from_settings(settings)
             driver("DEDUP_FILTER", dedup.kind)
+        if _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+            QueueSettings.from_settings(settings)
+            RedisSettings.from_settings(settings)
+            driver("SCHEDULER", _name(settings["SCHEDULER"]))
         if user_set(settings, "SPIDER_THREAD_COUNT"):
             read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
         if settings.getpriority("REQUEST_TIMEOUT") is not None:
@@ -380,6 +417,17 @@ def _replace(settings: BaseSettings, name: str, old: type, new: type, order: int
     place = places[-1] if places else order
     settings.set(name, {**kept, **off, new: place}, settings.getpriority(name) or 0)
     return True
+
+
+def _pipeline(one: Any) -> Any:
+    try:
+        return load_object(one)
+    except (ImportError, NameError, ValueError) as exc:
+        known = [f"netspy_scrapy.pipelines.{name.lower()}.{name}Pipeline" for name in _SINKS]
+        near = get_close_matches(str(one), known, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        allowed = f"the path of a class that can be imported{hint}; {exc}"
+        raise ConfigError("ITEM_PIPELINES", one, allowed) from exc
 
 
 def _is_kind_of(one: Any, cls: type) -> bool:

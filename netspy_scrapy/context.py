@@ -16,7 +16,10 @@ from netspy_scrapy.cache.crawl import ResponseCache
 from netspy_scrapy.dedup.item_filter import ItemFilter
 from netspy_scrapy.dumps.items import ItemDump
 from netspy_scrapy.dumps.requests import RequestDump
+from netspy_scrapy.durable import WhenDurable
+from netspy_scrapy.escapes import Escapes
 from netspy_scrapy.failures import Failures
+from netspy_scrapy.incremental.crawl import Incremental
 from netspy_scrapy.limits import Limits
 from netspy_scrapy.pipelines.batcher import Batcher
 from netspy_scrapy.pipelines.intake import Intake
@@ -62,6 +65,9 @@ class CrawlContext:
         """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
+
+        self.on_queued: Callable[[Request], None] | None = None
+        """Who wants to know what our scheduler has queued, if anybody does."""
 
     def owns(self, request: Request) -> bool:
         """Tell whether the crawl answers for *request*, rather than the code that awaits it."""
@@ -134,6 +140,17 @@ class CrawlContext:
         """Note that more rows or dump lines are durable."""
         if self.receipts_in_use is not None:
             self.receipts.look()
+        self.when_durable.look()
+
+    @cached_property
+    def when_durable(self) -> WhenDurable:
+        """What tells the job directory when a request's outcome is durable."""
+        return WhenDurable(lambda: [*self.intake.batchers, self.request_dump])
+
+    @cached_property
+    def incremental(self) -> Incremental:
+        """What is known of pages from earlier runs."""
+        return Incremental.from_context(self)
 
     @cached_property
     def politeness(self) -> Politeness:
@@ -195,6 +212,11 @@ class CrawlContext:
     def intake(self) -> Intake:
         """What happens to an item before the first sink."""
         return Intake(self.crawler, self.sink_settings, self.item_filter)
+
+    @cached_property
+    def escapes(self) -> Escapes:
+        """What makes failures of whatever user code raises."""
+        return Escapes(self.crawler)
 
     def new_batcher(
         self, sink: Storage, name: str, path: str, opener: Callable[[], Any] | None = None

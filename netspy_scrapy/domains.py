@@ -76,6 +76,8 @@ class DomainState:
     """The delay after the last request has passed at this time."""
     gap: float = 0.0
     """The delay that was drawn after the last request, in seconds."""
+    shared_gap: float | None = None
+    """The delay after the next request, which all nodes keep to; None: it is drawn here."""
     crawl_delay: float = 0.0
     """What robots.txt asks for: a floor of the delay, which jitter never undercuts."""
     slot_delay: float | None = None
@@ -170,7 +172,8 @@ class DomainRegistry:
         now = self.clock()
         state.in_flight += 1
         state.last_used = now
-        gap = self._gap(state)
+        gap = self._gap(state) if state.shared_gap is None else state.shared_gap
+        state.shared_gap = None
         if state.spread > 0:
             state.spread -= 1
             gap = max(gap, SPREAD)
@@ -207,6 +210,23 @@ class DomainRegistry:
                 floor *= 1 + self.uniform(0, pace.jitter)
             gap = max(gap, floor)
         return max(gap, 0.0)
+
+    # Several nodes -------------------------------------------------------------------------------
+    def shared_gap(self, state: DomainState) -> float:
+        """Draw the delay that all nodes are to keep after a request: jitter only lengthens it."""
+        pace = state.pace
+        delay = pace.delay if state.slot_delay is None else state.slot_delay
+        delay = max(delay, state.crawl_delay)
+        return delay * (1 + self.uniform(0, pace.jitter)) if delay > 0 else 0.0
+
+    def place(self, state: DomainState, begins: float, gap: float | None) -> None:
+        """Let the next request start at *begins*, as the nodes agreed, and *gap* follow it."""
+        state.next_start = max(state.next_start, begins)
+        state.shared_gap = gap
+
+    def changed(self, state: DomainState) -> None:
+        """Tell the listeners that the domain may be asked sooner or later than before."""
+        self._changed(state)
 
     # What others learned -------------------------------------------------------------------------
     def rest(self, state: DomainState, seconds: float, cause: str) -> bool:

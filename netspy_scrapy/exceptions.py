@@ -13,10 +13,12 @@
     ├── RedisFailedError       Redis did not carry out a command
     │   └── RedisAwayError     because it cannot be reached
     ├── DumpError              a dump file cannot be written or read
+    ├── StoreError             what is known of pages cannot be read or written
     ├── CacheError             the response cache cannot be written or read
     ├── SinkFailedError        rows could neither be stored nor dumped
     ├── SpiderError            a spider cannot be run
     │   └── HookError          a spider's download_midware raised
+    ├── EscapedError           user code raised what is no Exception (SystemExit, ...)
     ├── CutOffError            a download took too long after a stop (also an IgnoreRequest)
     ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
@@ -130,6 +132,10 @@ class DumpError(NetspyError):
     """A dump file cannot be written or read."""
 
 
+class StoreError(NetspyError):
+    """What is known of pages from earlier runs cannot be read or written; the crawl goes on."""
+
+
 class CacheError(NetspyError):
     """The response cache, or an entry of it, cannot be written or read."""
 
@@ -144,6 +150,15 @@ class SpiderError(NetspyError):
 
 class HookError(SpiderError):
     """A spider's ``download_midware`` raised: the request is tried again."""
+
+
+class EscapedError(NetspyError):
+    """User code raised what is no Exception; ``raised`` is that."""
+
+    def __init__(self, raised: BaseException) -> None:
+        text = str(raised)
+        super().__init__(type(raised).__name__ + (f": {text}" if text else ""))
+        self.raised = raised
 
 
 class CutOffError(NetspyError, IgnoreRequest):

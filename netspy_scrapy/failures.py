@@ -55,12 +55,13 @@ class Failures:
         if unwell:
             politeness = self._context.politeness
             politeness.registry.failed(politeness.state_of(request))
-        self._context.request_dump.add(request, reason=reason, status=status)
+        dump = self._context.request_dump
+        dump.add(request, reason=reason, status=status)
         logger.error(
-            "Failed: %s: %s (kept in %s)",
+            "Failed: %s: %s (%s)",
             shown(request),
             without_credentials(reason, request),
-            self._context.dump_settings.request_path,
+            f"not kept: {dump.problem}" if dump.problem else f"kept in {dump.path}",
             extra={"spider": self._context.crawler.spider},
         )
 

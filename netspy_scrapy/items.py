@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from itemadapter import ItemAdapter
 
 from netspy_scrapy.exceptions import ItemError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _SUFFIX = "_item"
 
 #: Attributes of an item that say how it is stored, and so are no fields.
 _DIRECTIONS = frozenset({"pipelines", "table_name"})
+
+
+class _Default:
+    """A field that the class has a value for: it is read where the item has none."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._name = name
+        self._value = value
+
+    def __get__(self, item: dict[str, Any] | None, _: type) -> Any:
+        return self._value if item is None else item.get(self._name, self._value)
+
+    def __set__(self, item: dict[str, Any], value: Any) -> None:
+        item[self._name] = value
+
+
+class _Computed:
+    """What is worked out when it is read, unless the item has a field of that name."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, item: Any, _: type) -> Any:
+        return self if item is None else self._function(item)
 
 
 class Item(dict[str, Any]):
@@ -38,6 +66,12 @@ class Item(dict[str, Any]):
 
     pipelines: list[str] | None = None
     """Paths of the sinks that get this item; None: all in ITEM_PIPELINES."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, value in list(cls.__dict__.items()):
+            if name[:1] != "_" and name not in _DIRECTIONS and not hasattr(value, "__get__"):
+                setattr(cls, name, _Default(name, value))
 
     def __init__(self, /, *args: Any, **assigned: Any) -> None:
         """Take fields from a mapping, as a dict does; keywords are assignments of attributes."""
@@ -82,6 +116,14 @@ class Item(dict[str, Any]):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, in the order in which they were first set."""
         return dict(self)
+
+    @_Computed
+    def fingerprint(self) -> str:
+        """Return what tells equal items of a run, in hex digits; see ITEM_FILTER_ENABLE."""
+        from netspy_scrapy.pipelines.rows import fingerprint  # noqa: PLC0415 - it imports us
+
+        update = isinstance(self, UpdateItem)
+        return fingerprint(self.table_name, dict(self), self.unique_key, update=update).hex()
 
     @property
     def unique_key(self) -> list[str]:

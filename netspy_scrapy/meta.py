@@ -15,6 +15,8 @@ GIVEN_UP = "netspy_given_up"
 RECEIPT = "netspy_receipt"
 #: The number of the receipt of the page that yielded the request.
 PARENT = "netspy_parent"
+#: The task in Redis that the request came from; it stays with the node.
+TASK = "netspy_task"
 #: How a browser is to fetch the page: True, or a dict with ``wait_for`` (a selector), ``time``
 #: (seconds) and ``script`` (JavaScript).
 RENDER = "netspy_render"
@@ -26,6 +28,12 @@ OWN_SLOT = "netspy_own_slot"
 ROBOTS = "netspy_robots"
 #: The domain whose requests wait for this robots.txt.
 HOLDS = "netspy_holds"
+#: Whether incremental crawling (NETSPY_INCREMENTAL) counts for the request: False, or what is done
+#: with its page if that did not change: "skip", "follow", "reparse".
+INCREMENTAL = "netspy_incremental"
+#: The header that incremental crawling added to the request for this attempt, and what
+#: ``dont_cache`` was before: ``[name, value, dont_cache]``.
+VALIDATOR = "netspy_validator"
 #: What the response cache does with this request: False: nothing; "refresh": it is fetched, and the
 #: answer stored. Set it on a request of your own. (``dont_cache`` of Scrapy is the same as False.)
 CACHE = "netspy_cache"

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.incremental.policy import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +44,12 @@ class DomainPolicy:
     circuit_cooldown: float | None = None
     robots: bool | None = None
     """Whether robots.txt is obeyed (ROBOTS_OBEY)."""
+    incremental: bool | None = None
+    """False: NETSPY_INCREMENTAL does not count."""
+    on_304: str | None = None
+    """NETSPY_INCREMENTAL_ON_304."""
+    min_age: float | None = None
+    """NETSPY_INCREMENTAL_MIN_AGE."""
 
 
 class DomainPolicies:
@@ -140,6 +147,12 @@ def _truth(name: str, value: Any) -> bool:
     return value
 
 
+def _on_304(name: str, value: Any) -> str:
+    if value not in MODES:
+        raise ConfigError(name, value, f"one of {', '.join(MODES)}")
+    return str(value)
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "delay": _number(),
     "jitter": _number(1.0),
@@ -153,4 +166,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "circuit_threshold": _whole,
     "circuit_cooldown": _number(),
     "robots": _truth,
+    "incremental": _truth,
+    "on_304": _on_304,
+    "min_age": _number(),
 }

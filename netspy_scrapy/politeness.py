@@ -21,7 +21,7 @@ from netspy_scrapy.exceptions import CutOffError, HookError, ResponseTooLargeErr
 from netspy_scrapy.health import DomainHealth
 from netspy_scrapy.robots import Robots, origin_of
 from netspy_scrapy.scheduling.direct import DirectDownloads
-from netspy_scrapy.settings import PolitenessSettings, RobotsSettings
+from netspy_scrapy.settings import PolitenessSettings, RobotsSettings, read_bool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from netspy_scrapy.context import CrawlContext
     from netspy_scrapy.receipts import Receipts
+    from netspy_scrapy.redis.throttle import Throttle
     from netspy_scrapy.scheduling.queue import ReadyQueue
 
 logger = logging.getLogger(__name__)
@@ -54,8 +55,12 @@ class Politeness:
         self.registry = DomainRegistry(
             pace_of=self.settings.pace_of, half_open=self.settings.half_open
         )
+        self.throttle = self._new_throttle()
+        """What keeps the pace of all nodes together (GLOBAL_THROTTLE)."""
         self.health = DomainHealth(crawler)
         self.registry.listeners += [self.health, self]
+        if self.throttle is not None:
+            self.registry.listeners.append(self.throttle)
         robots = RobotsSettings.from_settings(crawler.settings)
         self._obey_robots = robots.obey
         stats = crawler.stats
@@ -82,6 +87,15 @@ class Politeness:
         self._auto_throttle = crawler.settings.getbool("AUTOTHROTTLE_ENABLED")
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._spider_closed, signals.spider_closed)
+
+    def _new_throttle(self) -> Throttle | None:
+        if not read_bool(self._crawler.settings, "GLOBAL_THROTTLE"):
+            return None
+        from netspy_scrapy.redis.throttle import Throttle  # noqa: PLC0415 - see context.redis
+
+        throttle = Throttle(self._context.redis, self.registry)
+        self._crawler.signals.connect(throttle.close, signals.spider_closed)
+        return throttle
 
     # Domains of requests -------------------------------------------------------------------------
     def assign(self, request: Request) -> None:
@@ -139,6 +153,12 @@ class Politeness:
             policy = self.settings.policies.of(state.name).delay
             self.registry.set_slot_delay(state, max(delay, policy or 0.0))
         self.registry.start(state)
+        if self.throttle is not None:
+            self.throttle.started(state)
+
+    def has_place(self, state: DomainState) -> bool:
+        """Tell whether the nodes' common pace lets a request go now; else it is told later."""
+        return self.throttle is None or self.throttle.allows(state)
 
     def let_pass(self, request: Request) -> Request:
         """Note that a queue hands out *request* for the cache; return it, or a copy as `start`."""
@@ -303,7 +323,7 @@ class Politeness:
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
         self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
-        _scrapy.watch_closing(self._crawler, self._direct.closing)
+        _scrapy.watch_closing(self._crawler, lambda _: self._direct.closing())
         if self._context.cache is not None and self._queues:
             self.passing.is_full = _scrapy.let_pass(
                 self._crawler,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +25,7 @@ from netspy_scrapy._scrapy import scraping
 from netspy_scrapy.exceptions import CutOffError, NotRetryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from netspy_scrapy.context import CrawlContext
 
@@ -86,6 +87,9 @@ class Receipts:
     what is queued, and only a parent that is not remembered yet yields it again. What the job
     directory keeps at the end of a crawl is safe too.
 
+    Where the queue itself is durable (Redis), a request that was yielded is safe once it is there:
+    whoever owns that queue sets ``queue_is_durable`` and calls :meth:`pushed`.
+
     Another pipeline is trusted when its ``process_item`` returns; one that buffers is not covered.
     A feed is a sink that becomes durable when it is closed. Requests of a scheduler that is not
     ours have no parents.
@@ -94,6 +98,9 @@ class Receipts:
     def __init__(self, context: CrawlContext) -> None:
         self.keep_children = False
         """Whether copies of what each page yielded are kept until it is safe."""
+        self.queue_is_durable = False
+        """Whether what a page yielded outlives this process once it is pushed. Feeds, which end
+        with the crawl, are trusted then as other pipelines are."""
         self._context = context
         self._crawler = context.crawler
         self._numbers = itertools.count(random.getrandbits(40) << 20)  # unlike those of other runs
@@ -136,6 +143,22 @@ class Receipts:
             receipt = self._new(None)
             self._replace(receipt, request)
         receipt.lasting.append(callback)
+
+    def forget(self, request: Request) -> None:
+        """Tell nobody of the page of *request*: it is somebody else's now."""
+        self._receipts.pop(request.meta.pop(metakeys.RECEIPT, -1), None)
+
+    @contextmanager
+    def page(self, callback: Callable[[Verdict], None]) -> Iterator[None]:
+        """Let what is scheduled in the block belong to a page that the engine never had."""
+        receipt = self._new(None)
+        receipt.lasting.append(callback)
+        self._parent = receipt
+        try:
+            yield
+        finally:
+            self._parent = None
+            self._finish(receipt)
 
     def is_kept(self, request: Request) -> bool:
         """Tell whether somebody keeps *request*, or a page that led to it, until it is safe."""
@@ -184,7 +207,7 @@ class Receipts:
             meta[metakeys.RECEIPT] = receipt.number
             return receipt
         meta.pop(metakeys.RECEIPT, None)  # copied from another page
-        if self._parent is not None:
+        if self._parent is not None and not self.queue_is_durable:
             meta[metakeys.PARENT] = self._parent.number
         return self._parent
 
@@ -201,6 +224,25 @@ class Receipts:
                     self._end(receipt)
         elif queued:
             receipt.open += 1
+
+    def is_next_attempt(self, request: Request) -> bool:
+        """Tell whether :meth:`adopt` found *request* to be the next attempt at a page."""
+        receipt = self._receipts.get(request.meta.get(metakeys.RECEIPT, -1))
+        return receipt is not None and receipt.replacement is request
+
+    def pushed(self, receipt: Receipt) -> None:
+        """Note that a request which the page of *receipt* yielded is in a durable queue."""
+        self._close(receipt)
+
+    def refuse(self, request: Request) -> None:
+        """End a page whose next attempt the scheduler had taken: the filter knows it after all."""
+        receipt = self._of(request)
+        if receipt is None:
+            return
+        receipt.is_passed_on = False
+        self._judge(receipt, Verdict.DROPPED)
+        if receipt not in self._under_way.values():  # else the engine is not through with it yet
+            self._finish(receipt)
 
     def queue_is_kept(self) -> None:
         """Note that what is queued is durable: a job directory holds it."""
@@ -279,6 +321,9 @@ class Receipts:
             self._judge(receipt, Verdict.DROPPED)
         if receipt.is_passed_on or receipt.is_returned:
             return
+        self._finish(receipt)
+
+    def _finish(self, receipt: Receipt) -> None:
         receipt.verdict = receipt.verdict or Verdict.DONE
         self._end(receipt)
 
@@ -330,7 +375,7 @@ class Receipts:
     def _durables(self) -> Iterable[Durable]:
         yield from self._context.intake.batchers
         yield self._context.request_dump
-        if self._feed is not None:
+        if self._feed is not None and not self.queue_is_durable:
             yield self._feed
 
     def _of(self, request: Request | None) -> Receipt | None:
@@ -370,7 +415,10 @@ class Receipts:
 
 
 class FeedMark:
-    """The feeds of a crawl as one sink: durable once they are closed, if none of them failed."""
+    """The feeds of a crawl as one sink: durable once they are closed, if each of them was stored.
+
+    One that could not even be opened is in neither of Scrapy's counts.
+    """
 
     def __init__(self, receipts: Receipts) -> None:
         self.accepted = 0
@@ -386,6 +434,11 @@ class FeedMark:
     def _closed(self) -> None:
         stats = self._crawler.stats
         assert stats is not None
-        if not any(key.startswith("feedexport/failed_count/") for key in stats.get_stats()):
+        counts = stats.get_stats()
+        failed = any(key.startswith("feedexport/failed_count/") for key in counts)
+        stored = sum(
+            count for key, count in counts.items() if key.startswith("feedexport/success_count/")
+        )
+        if not failed and stored >= len(self._crawler.settings.getdict("FEEDS")):
             self.mark = self.accepted
             self._receipts.look()

@@ -10,7 +10,11 @@ default: netspy's for netspy spiders (which write it at a low priority), Scrapy'
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +23,7 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.domains import Pace
 from netspy_scrapy.exceptions import ConfigError
+from netspy_scrapy.incremental.policy import MODES, Policy
 from netspy_scrapy.policies import DomainPolicies
 
 if TYPE_CHECKING:
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 _ADDON_PRIORITY = SETTINGS_PRIORITIES["addon"]
 _SPIDER_PRIORITY = SETTINGS_PRIORITIES["spider"]
 _SHARED_FILTERS = ("redis", "redis-set")
+# A password may hold a slash or an @ that should have been escaped.
+_USER_INFO = re.compile(r"(?<=://).*@")
 
 
 class Setting(NamedTuple):
@@ -90,6 +97,19 @@ SETTINGS: dict[str, Setting] = {
     "REDIS_ENCODING": Setting(None, "encoding of keys; unset: UTF-8"),
     "REDIS_PARAMS": Setting({}, "further arguments of the client, as in scrapy-redis"),
     "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours begins with"),
+    # Several nodes
+    "GLOBAL_THROTTLE": Setting(
+        False, "delays and rests of a domain are kept by all nodes together, by Redis"
+    ),
+    "SPIDER_TASK_LEASE": Setting(
+        600.0, "seconds until a task of a node that is not heard of goes to another; 0: never"
+    ),
+    "COLLECTOR_TASK_COUNT": Setting(32, "tasks that a node takes at once"),
+    "NETSPY_MAX_UNACKNOWLEDGED": Setting(
+        40, "pages of a node that are under way or not yet stored: what a kill fetches twice"
+    ),
+    "NETSPY_MAX_DELIVERIES": Setting(5, "times that a task is handed out before it is given up"),
+    "SPIDER_KEEP_ALIVE": Setting(False, "stay when all is done, and wait for more"),
     # Concurrency and time
     "SPIDER_THREAD_COUNT": Setting(
         None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"
@@ -135,6 +155,30 @@ SETTINGS: dict[str, Setting] = {
     "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
     "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
+    # Fetching only what changed
+    "NETSPY_INCREMENTAL": Setting(False, "ask sites whether pages changed since the last run"),
+    "NETSPY_INCREMENTAL_STORE": Setting(
+        "sqlite", 'where pages are remembered: "sqlite", or "redis", which nodes share'
+    ),
+    "NETSPY_INCREMENTAL_PATH": Setting("netspy_incremental.db", 'the file of "sqlite"'),
+    "NETSPY_INCREMENTAL_ON_304": Setting(
+        "skip",
+        'an unchanged page: "skip", "follow" the requests it yielded last time, or "reparse" the '
+        "body that was kept",
+    ),
+    "NETSPY_INCREMENTAL_COMPARE_BODY": Setting(
+        False, "a page sent again with the body of last time counts as unchanged"
+    ),
+    "NETSPY_INCREMENTAL_MIN_AGE": Setting(
+        0.0, "seconds before a page without any validator is fetched again"
+    ),
+    "NETSPY_INCREMENTAL_DYNAMIC_AFTER": Setting(
+        3, "changes of the ETag alone, in a row, after which it is no longer asked by; 0: never"
+    ),
+    "NETSPY_INCREMENTAL_HEADERS": Setting(
+        ["Accept", "Accept-Language", "Authorization"],
+        "request headers with which a page is another page",
+    ),
     # The development cache
     "RESPONSE_CACHE_ENABLE": Setting(
         False, "read answers of earlier runs from disk, and store new ones", "HTTPCACHE_ENABLED"
@@ -176,6 +220,21 @@ SETTINGS: dict[str, Setting] = {
         "nothing", 'a row whose key is there: "nothing", "update" or "error"'
     ),
     "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
+    "MONGO_URI": Setting("mongodb://localhost:27017", "server of MongoPipeline"),
+    "MONGO_DB": Setting("netspy", "database of MongoPipeline"),
+    "NETSPY_MONGO_UPSERT": Setting(
+        False, "MongoPipeline: an Item replaces what has the same __unique_key__"
+    ),
+    "ELASTICSEARCH_HOSTS": Setting(
+        ["http://localhost:9200"], "URLs of the nodes for ElasticsearchPipeline"
+    ),
+    "NETSPY_ELASTICSEARCH_UPSERT": Setting(
+        False, "ElasticsearchPipeline: an Item replaces what has the same __unique_key__"
+    ),
+    "NETSPY_ELASTICSEARCH_OPTIONS": Setting({}, "arguments of the client: keys, certificates"),
+    "KAFKA_BOOTSTRAP_SERVERS": Setting(["localhost:9092"], "brokers for KafkaPipeline"),
+    "NETSPY_KAFKA_KEY": Setting([], "fields that are the key of a message"),
+    "NETSPY_KAFKA_OPTIONS": Setting({}, "properties of librdkafka: security, compression"),
     "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
     "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
     "RETRY_FAILED_ON_START": Setting(
@@ -191,12 +250,11 @@ SETTINGS: dict[str, Setting] = {
 UNSUPPORTED: frozenset[str] = frozenset(
     {
         "DEDUP_TO_MD5", "DEDUP_WARN_FILL_RATE", "DOWNLOADER_ASYNC",
-        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE", "ELASTICSEARCH_HOSTS",
-        "GLOBAL_THROTTLE", "HTTPX_HTTP2", "KAFKA_BOOTSTRAP_SERVERS", "METRICS_ENABLE",
-        "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT", "PROXY_API", "PROXY_ENABLE",
-        "PROXY_EXTRACT_API", "PROXY_POOL", "SPIDER_KEEP_ALIVE", "SPIDER_TASK_LEASE",
-        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE", "WARNING_FEISHU_WEBHOOK",
-        "WARNING_WECHAT_WEBHOOK",
+        "DOWNLOADER_ASYNC_CONCURRENCY", "DOWNLOADER_IMPERSONATE",
+        "HTTPX_HTTP2", "METRICS_ENABLE", "METRICS_LOG_INTERVAL", "METRICS_PROMETHEUS_PORT",
+        "PROXY_API", "PROXY_ENABLE", "PROXY_EXTRACT_API", "PROXY_POOL",
+        "WARNING_DINGTALK_WEBHOOK", "WARNING_ENABLE",
+        "WARNING_FEISHU_WEBHOOK", "WARNING_WECHAT_WEBHOOK",
     }
 )  # fmt: skip
 
@@ -272,6 +330,51 @@ def read_text(settings: BaseSettings, name: str) -> str:
     if not text or isinstance(value, (bool, int, float, list, dict)):
         raise ConfigError(name, value, "a text that is not empty")
     return text
+
+
+def read_choice(settings: BaseSettings, name: str, allowed: tuple[str, ...]) -> str:
+    """Read *name* as one of a few words."""
+    value = _get(settings, name)
+    if value not in allowed:
+        raise ConfigError(name, value, " or ".join(f'"{one}"' for one in allowed))
+    return str(value)
+
+
+def read_names(settings: BaseSettings, name: str, *, what: str) -> list[str]:
+    """Read *name* as a list of texts: a list, JSON, or text with commas; *what* says of what."""
+    value = _get(settings, name)
+    items: Any = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            items = json.loads(value)
+        if isinstance(items, str):
+            items = [part.strip() for part in items.split(",") if part.strip()]
+    if value is None:
+        return []
+    if not isinstance(items, (list, tuple)) or not all(
+        isinstance(item, str) and item for item in items
+    ):
+        raise ConfigError(name, without_secrets(value), f"a list of {what}, or text with commas")
+    return list(items)
+
+
+def read_mapping(settings: BaseSettings, name: str) -> dict[str, Any]:
+    """Read *name* as a mapping of names to values: a dict, or JSON."""
+    value = _get(settings, name)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        # It may hold a password.
+        raise ConfigError(name, f"<{type(value).__name__}>", "a dict whose keys are texts")
+    return dict(value)
+
+
+def without_secrets(value: Any) -> Any:
+    """Return the value of a setting as an error may show it: no user and password of a URL."""
+    if isinstance(value, str):
+        return _USER_INFO.sub("***@", value)
+    return [without_secrets(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_codes(settings: BaseSettings, name: str) -> frozenset[int]:
@@ -652,6 +755,40 @@ class RenderSettings:
             wait_for=webdriver.get("wait_for"),
             wait_until=wait_until,
             context=context,
+        )
+
+
+@dataclass(frozen=True)
+class IncrementalSettings:
+    """Whether and how only what changed is fetched."""
+
+    enabled: bool
+    store: str
+    path: str
+    on_304: str
+    min_age: float
+    policy: Policy
+    headers: tuple[bytes, ...]
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> IncrementalSettings:
+        """Read how unchanged pages are treated."""
+        return cls(
+            enabled=read_bool(settings, "NETSPY_INCREMENTAL"),
+            store=read_choice(settings, "NETSPY_INCREMENTAL_STORE", ("sqlite", "redis")),
+            path=read_text(settings, "NETSPY_INCREMENTAL_PATH"),
+            on_304=read_choice(settings, "NETSPY_INCREMENTAL_ON_304", MODES),
+            min_age=read_number(settings, "NETSPY_INCREMENTAL_MIN_AGE", unit="seconds"),
+            policy=Policy(
+                compare_body=read_bool(settings, "NETSPY_INCREMENTAL_COMPARE_BODY"),
+                dynamic_after=read_int(settings, "NETSPY_INCREMENTAL_DYNAMIC_AFTER"),
+            ),
+            headers=tuple(
+                sorted(
+                    one.title().encode()
+                    for one in read_names(settings, "NETSPY_INCREMENTAL_HEADERS", what="headers")
+                )
+            ),
         )
 
 

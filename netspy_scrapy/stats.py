@@ -20,6 +20,8 @@ UNFINISHED_DUMPED = "netspy/requests/unfinished_dumped"
 REQUESTS_DUMPED = "netspy/requests/dumped"
 #: Requests that could be neither queued nor dumped, or whose dump line could not be written.
 REQUESTS_LOST = "netspy/requests/lost"
+#: Requests of a job whose last run was killed, with which this run went on.
+REQUESTS_RECOVERED = "netspy/requests/recovered"
 #: Requests that had to wait in the scheduler.
 REQUESTS_DELAYED = "netspy/requests/delayed"
 #: Items that were admitted to the sinks, skipped as duplicates, or refused before any sink.
@@ -46,6 +48,33 @@ CIRCUITS = "netspy/circuits"
 #: robots.txt files that were asked for, and those that could not be read.
 ROBOTS_FETCHED = "netspy/robots/fetched"
 ROBOTS_ERRORS = "netspy/robots/errors"
+#: Requests that asked whether a page changed, those answered with 304, pages fetched in full.
+INCREMENTAL_ASKED = "netspy/incremental/asked"
+INCREMENTAL_NOT_MODIFIED = "netspy/incremental/not_modified"
+INCREMENTAL_FETCHED = "netspy/incremental/fetched"
+#: Pages that were sent again with the body of last time (NETSPY_INCREMENTAL_COMPARE_BODY).
+INCREMENTAL_SAME_BODY = "netspy/incremental/same_body"
+#: Pages without validators that were not asked for, as they are not old enough.
+INCREMENTAL_FRESH = "netspy/incremental/fresh"
+#: Pages whose ETag says nothing, and pages without any validator, among those fetched.
+INCREMENTAL_DYNAMIC = "netspy/incremental/dynamic"
+INCREMENTAL_PLAIN = "netspy/incremental/without_validators"
+#: Pages that were known and are gone (404, 410).
+INCREMENTAL_GONE = "netspy/incremental/gone"
+#: Requests of unchanged pages that were sent again (mode "follow").
+INCREMENTAL_FOLLOWED = "netspy/incremental/followed"
+#: Bytes of bodies that were not sent, by their size of last time.
+INCREMENTAL_SAVED = "netspy/incremental/bytes_saved"
+#: What was written to the store, and what could not be.
+INCREMENTAL_STORED = "netspy/incremental/stored"
+INCREMENTAL_LOST = "netspy/incremental/lost"
+#: Tasks of a queue in Redis: acknowledged; done here although another node had them by then; handed
+#: out again after a node was lost; whose lease ran out here; given up.
+QUEUE_DONE = "netspy/queue/done"
+QUEUE_STALE = "netspy/queue/stale"
+QUEUE_REDELIVERED = "netspy/queue/redelivered"
+QUEUE_LOST = "netspy/queue/lost_leases"
+QUEUE_DEAD = "netspy/queue/dead"
 #: The response cache: answers that came from it, cacheable pages that were fetched, answers stored,
 #: answers taken out again (a spider refused them), and entries that could not be read or written.
 CACHE_HITS = "netspy/cache/hits"

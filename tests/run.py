@@ -29,6 +29,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 SERVERS = {
     "chromium": "chromium",
     "mariadb-server": "mariadbd",
+    "nginx-light": "nginx",
     "postgresql": "postgres",
     "redis-server": "redis-server",
 }

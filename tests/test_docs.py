@@ -176,3 +176,31 @@ def test_a_sink_of_your_own(tmp_path: Path) -> None:
     stored = (tmp_path / "out" / "items.jsonl").read_text(encoding="utf-8").splitlines()
     assert json.loads(stored[-1]) == {"id": 2, "title": "mended"}
     assert not path.exists() or not path.read_text(encoding="utf-8")
+
+
+def test_an_async_sink_of_your_own(tmp_path: Path, redis_server: Any) -> None:
+    """docs/sinks.md: an exception, False and a dict each dump what the page says, with a reason."""
+    redis = pytest.importorskip("redis", reason="redis is not installed")
+    write_files("docs/sinks.md", tmp_path)
+    spider = tmp_path / "hashes_spider.py"
+    url = "redis://localhost:6379/0"
+    text = spider.read_text(encoding="utf-8")
+    assert url in text
+    spider.write_text(text.replace(url, redis_server.url), encoding="utf-8")
+    client = redis.Redis.from_url(redis_server.url, decode_responses=True)
+    client.delete("book", "broken")
+    status, said = run(tmp_path, "hashes_spider.py")
+    books = {key: json.loads(row) for key, row in client.hgetall("book").items()}
+    lines = dumped(tmp_path / "failed_items.jsonl")
+
+    assert status == 0, said
+    assert books == {
+        "1": {"id": 1, "title": "One", "price": 5}, "2": {"id": 2, "title": "Two", "price": 9},
+    }  # fmt: skip
+    assert [line["reason"] for line in lines] == [
+        "there is no row 3",
+        "update_items returned False",
+        "TypeError: Object of type set is not JSON serializable",
+    ]
+    assert client.exists("broken") == 0
+    client.delete("book")

@@ -142,6 +142,10 @@ def test_policies_over_slots_over_the_crawls_settings():
         ("circuit_cooldown", -60, "a number, 0 or more"),
         ("robots", 1, "True or False"),
         ("robots", "False", "True or False"),
+        ("incremental", 1, "True or False"),
+        ("on_304", "parse", "one of skip, follow, reparse"),
+        ("on_304", ["skip"], "one of skip, follow, reparse"),
+        ("min_age", -1, "a number, 0 or more"),
     ],
 )
 def test_a_wrong_value_is_named(key, value, allowed):
@@ -158,7 +162,7 @@ def test_a_wrong_value_is_named(key, value, allowed):
 NAMES = "a domain or a pattern as each name, without a scheme"
 KEYS = (
     "keys among delay, jitter, concurrency, retry_times, accept, retry, retry_interval, backoff, "
-    "retry_after_max, circuit_threshold, circuit_cooldown, robots"
+    "retry_after_max, circuit_threshold, circuit_cooldown, robots, incremental, on_304, min_age"
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from scrapy import Request, Spider
 
 from netspy_scrapy import meta, policies, signals, stats
-from netspy_scrapy.commands import cache, create, retry
+from netspy_scrapy.commands import cache, create, incremental, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
@@ -165,16 +165,26 @@ def test_options_of_a_console_script(command: Any, capsys: pytest.CaptureFixture
     assert documented_options(command._NAME) == shown
 
 
-def test_options_of_the_doctor(tmp_path: Path) -> None:
-    """The page has each option of ``scrapy netspy-doctor`` that is not Scrapy's own."""
-    command = [sys.executable, "-m", "scrapy", "netspy-doctor", "--help"]
+def test_options_of_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page has each option that ``netspy-incremental --help`` shows, and no other."""
+    with pytest.raises(SystemExit):
+        incremental.main(["--help"])
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", capsys.readouterr().out))
+
+    assert documented_options("netspy-incremental") == shown
+
+
+@pytest.mark.parametrize("name", ["netspy-doctor", "netspy-queue"])
+def test_options_of_a_command_of_scrapys(tmp_path: Path, name: str) -> None:
+    """The page has each option of ``scrapy netspy-...`` that is not Scrapy's own."""
+    command = [sys.executable, "-m", "scrapy", name, "--help"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     own = done.stdout.partition("\nOptions\n")[2].partition("\nGlobal Options\n")[0]
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", own))
 
-    assert documented_options("netspy-doctor") == shown
+    assert documented_options(name) == shown
 
 
 def documented_options(command: str) -> set[str]:

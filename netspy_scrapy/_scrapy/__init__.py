@@ -28,7 +28,7 @@ from netspy_scrapy._scrapy.reactor import (
     restore_handlers,
     shutdown_handlers,
 )
-from netspy_scrapy._scrapy.requests import become, set_body, set_url, shallow_copy
+from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,6 +43,7 @@ __all__ = [
     "reactor_loop",
     "restore_handlers",
     "set_body",
+    "set_meta",
     "set_url",
     "shallow_copy",
     "shutdown_handlers",
@@ -132,6 +133,12 @@ def _length(scheduler: Any) -> int:
         return len(scheduler)
     except TypeError:
         return 0
+
+
+def scheduler_of(crawler: Crawler) -> Any:
+    """Return the scheduler, or None before the spider is opened."""
+    slot = _slot(crawler)
+    return None if slot is None else slot.scheduler
 
 
 def item_pipelines(crawler: Crawler) -> tuple[Any, ...]:
@@ -267,16 +274,49 @@ def requests_under_way(crawler: Crawler) -> list[Request]:
     return [] if engine is None else list(engine.downloader.active)
 
 
-def watch_closing(crawler: Crawler, closing: Callable[[], None]) -> None:
-    """Call *closing* once the spider is being closed, for whatever reason. No signal says so."""
+def watch_closing(crawler: Crawler, closing: Callable[[str], None]) -> None:
+    """Call *closing* with the reason once the spider is being closed. No signal says so.
+
+    Who closes it again waits until it is closed. In Scrapy a stop while the pipelines close goes
+    on at once, and the crawl ends with the last batch half written.
+    """
+    engine: Any = engine_of(crawler)
+    close = engine.close_spider_async
+    inside: ContextVar[bool] = ContextVar("netspy_closing", default=False)
+    closed: asyncio.Future[None] | None = None
+
+    async def watched(*, reason: str = "cancelled") -> None:
+        nonlocal closed
+        if closed is not None:
+            if not inside.get():  # else it would wait for itself
+                await asyncio.shield(closed)
+            return
+        closed = asyncio.get_running_loop().create_future()
+        inside.set(True)
+        try:
+            closing(reason)
+            await close(reason=reason)
+        finally:
+            closed.set_result(None)
+
+    engine.close_spider_async = watched
+
+
+def watch_dropped(crawler: Crawler, dropped: Callable[[Request], None]) -> None:
+    """Call *dropped* with each request that the engine is through with: callback, items and all.
+
+    No signal covers all the cases.
+    """
     slot = _slot(crawler)
-    close = slot.close
+    remove = slot.remove_request
 
-    async def watched() -> None:
-        closing()
-        await close()
+    def watched(request: Request) -> None:
+        try:
+            dropped(request)
+        finally:
+            remove(request)
 
-    slot.close = watched
+    slot.remove_request = watched
 
 
 def start_is_exhausted(crawler: Crawler) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import functools
+from typing import Any, TypeVar
 
 from scrapy import Request
+
+#: Stands for a slot that was never set.
+_UNSET = object()
 
 RequestT = TypeVar("RequestT", bound=Request)
 
@@ -19,17 +23,22 @@ def set_body(request: Request, body: bytes) -> None:
     request._set_body(body)  # noqa: SLF001
 
 
+def set_meta(request: Request, meta: dict[str, Any]) -> None:
+    """Give *request*, a shallow copy, a meta of its own."""
+    request._meta = meta  # noqa: SLF001
+
+
 def shallow_copy(request: RequestT) -> RequestT:
     """Return a copy that shares meta, headers and everything else with *request*.
 
     ``Request.copy()`` runs the constructor, which costs ten times as much.
     """
-    cls = type(request)
-    other = cls.__new__(cls)
-    for base in cls.__mro__:
-        for slot in base.__dict__.get("__slots__", ()):
-            if slot != "__weakref__" and hasattr(request, slot):
-                setattr(other, slot, getattr(request, slot))
+    cls: Any = type(request)
+    other: RequestT = cls.__new__(cls)
+    for slot in _slots(cls):
+        value = getattr(request, slot, _UNSET)
+        if value is not _UNSET:
+            setattr(other, slot, value)
     if hasattr(request, "__dict__"):  # a plain request has none from Scrapy 2.19 on
         other.__dict__.update(request.__dict__)
     return other
@@ -37,9 +46,16 @@ def shallow_copy(request: RequestT) -> RequestT:
 
 def become(request: RequestT, other: RequestT) -> None:
     """Give *request* the whole state of *other*: the engine knows it by its identity."""
-    for base in type(request).__mro__:
-        for slot in base.__dict__.get("__slots__", ()):
-            if slot != "__weakref__" and hasattr(other, slot):
-                setattr(request, slot, getattr(other, slot))
+    cls: Any = type(request)
+    for slot in _slots(cls):
+        value = getattr(other, slot, _UNSET)
+        if value is not _UNSET:
+            setattr(request, slot, value)
     request.__dict__.clear()
     request.__dict__.update(other.__dict__)
+
+
+@functools.cache
+def _slots(cls: Any) -> tuple[str, ...]:
+    found = [slot for base in cls.__mro__ for slot in base.__dict__.get("__slots__", ())]
+    return tuple(slot for slot in found if slot != "__weakref__")

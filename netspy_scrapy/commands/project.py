@@ -1,15 +1,20 @@
-"""The project around a console script: its folder and its settings."""
+"""The settings that a command works with: those of the project, and of a spider."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scrapy.exceptions import UsageError
+
+from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
 from netspy_scrapy.spiders.setup import environment_settings, file_settings, translated
 
 if TYPE_CHECKING:
-    from scrapy.settings import BaseSettings
+    from scrapy import Spider
+    from scrapy.settings import BaseSettings, Settings
 
 
 def make_importable() -> None:
@@ -24,3 +29,14 @@ def complete(settings: BaseSettings) -> None:
     settings.set("LOG_LEVEL", "INFO", "command")
     settings.setdict(translated(file_settings()), "project")
     settings.setdict(translated(environment_settings(os.environ)), "project")
+
+
+def find_spider(name: str, settings: Settings) -> type[Spider]:
+    """Return the spider *name*, of the project or of a file."""
+    if is_file(name):
+        spiders = spiders_of_file(Path(name))
+        if len(spiders) > 1:
+            raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
+    else:
+        spiders = spiders_of_project(settings, [name])
+    return spiders[0]

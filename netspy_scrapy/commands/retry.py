@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
@@ -22,11 +21,10 @@ from scrapy.utils.log import configure_logging
 from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.commands.console import Console, Interrupted, brief
-from netspy_scrapy.commands.project import complete, make_importable
+from netspy_scrapy.commands.project import complete, find_spider, make_importable
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
 from netspy_scrapy.commands.requests import Probe, RequestCommand
 from netspy_scrapy.commands.sinks import Sinks, describe
-from netspy_scrapy.commands.spiders import is_file, spiders_of_file, spiders_of_project
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, DumpError
 from netspy_scrapy.settings import SinkSettings, read_text
@@ -34,6 +32,7 @@ from netspy_scrapy.spiders.setup import pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from scrapy import Spider
     from scrapy.settings import Settings
@@ -133,7 +132,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace, settings: Settings) -> int:
     try:
         complete(settings)
-        spider = _spider(options.spider, settings) if options.spider else None
+        spider = find_spider(options.spider, settings) if options.spider else None
         replay = _replay_requests if options.requests else _replay_items
         return replay(options, settings, spider)
     except ConfigError as exc:
@@ -185,17 +184,6 @@ def _refuse(text: str) -> int:
 
 
 # Settings --------------------------------------------------------------------------------------
-def _spider(name: str, settings: Settings) -> type[Spider]:
-    """Return the spider *name*, of the project or of a file."""
-    if is_file(name):
-        spiders = spiders_of_file(Path(name))
-        if len(spiders) > 1:
-            raise UsageError(f"there are {len(spiders)} spiders in {name}", print_help=False)
-    else:
-        spiders = spiders_of_project(settings, [name])
-    return spiders[0]
-
-
 def _with_pipelines(pairs: list[str]) -> list[str]:
     """Return ``-s`` values where a list of ITEM_PIPELINES has become Scrapy's dict."""
     changed = []

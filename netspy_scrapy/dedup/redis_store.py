@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Keys of one call of a script: a few milliseconds, in which the server does nothing else.
 _CHUNK: Final = 200
 #: Seconds that a run's keys outlive its last one: a week.
-_RUN_TTL: Final = 604_800
+RUN_TTL: Final = 604_800
 #: Bytes of a word that gives one bit position; Lua's numbers hold 53 bits.
 _WORD: Final = 6
 #: Bits of a bitmap at most: 512 MiB.
@@ -44,14 +44,15 @@ class RedisStore(ABC):
     ``add`` then calls a key known that it added itself.
     """
 
-    _script_name: ClassVar[str]
+    script_name: ClassVar[str]
+    """The script that asks and adds; it takes one key."""
 
     def __init__(self, connection: Connection, key: str, *, ttl: int = 0) -> None:
         """*key* is the whole key; *ttl* the seconds that it lives after each ``add``, 0: ever."""
         self.key = key
         self._connection = connection
         self._ttl = ttl
-        self._text = script(self._script_name)
+        self._text = script(self.script_name)
         self._script: Any = None
 
     async def known(self, keys: Sequence[bytes]) -> Answer:
@@ -65,29 +66,35 @@ class RedisStore(ABC):
     def _call(self, client: Any, mode: str, keys: Sequence[bytes]) -> Answer:
         if self._script is None:
             self._script = client.register_script(self._text)
-        head = [mode, self._ttl, *self._shape()]
+        head = [mode, *self.arguments]
         flags: list[bool] = []
         total = full = 0
         for start in range(0, max(len(keys), 1), _CHUNK):
-            part = [self._encoded(one) for one in keys[start : start + _CHUNK]]
+            part = [self.encoded(one) for one in keys[start : start + _CHUNK]]
             text, total, full = self._script(keys=[self.key], args=[*head, *part], client=client)
             flags += [one == ord("1") for one in text]
         return Answer(flags, int(total), bool(full))
+
+    @property
+    def arguments(self) -> Sequence[int]:
+        """What the script is given after ``has`` or ``add``, before the keys."""
+        return (self._ttl, *self._shape())
 
     def _shape(self) -> Sequence[int]:
         return ()
 
     @abstractmethod
-    def _encoded(self, key: bytes) -> bytes:
+    def encoded(self, key: bytes) -> bytes:
         """Return *key* as the script takes it."""
 
 
 class RedisSet(RedisStore):
     """A Redis set: never errs, and costs about 80 bytes a key."""
 
-    _script_name = "set"
+    script_name = "set"
 
-    def _encoded(self, key: bytes) -> bytes:
+    def encoded(self, key: bytes) -> bytes:
+        """Return *key* itself."""
         return key
 
 
@@ -99,7 +106,7 @@ class RedisBloom(RedisStore):
     its memory at once, and keeps its shape: processes with other settings share it all the same.
     """
 
-    _script_name = "bloom"
+    script_name = "bloom"
 
     def __init__(
         self,
@@ -129,7 +136,8 @@ class RedisBloom(RedisStore):
     def _shape(self) -> Sequence[int]:
         return self._layers
 
-    def _encoded(self, key: bytes) -> bytes:
+    def encoded(self, key: bytes) -> bytes:
+        """Return the words that give the bits of *key*."""
         return shake_128(key).digest(MAX_HASHES * _WORD)
 
 
@@ -144,7 +152,7 @@ def redis_store(
     scope = ["run", settings.run] if settings.run else []
     kind = "set" if settings.kind == "redis-set" else "bloom"
     key = connection.key(spider, *scope, "seen", what, kind)
-    ttl = _RUN_TTL if settings.run else 0
+    ttl = RUN_TTL if settings.run else 0
     if kind == "set":
         return RedisSet(connection, key, ttl=ttl)
     try:

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import re
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -187,6 +188,22 @@ class RequestFilter(BaseDupeFilter):
             self._stats.inc_value(FILTER_DEGRADED, len(records) // _RECORD_SIZE)
 
 
+def forget_last(directory: Path) -> None:
+    """Take what was seen last out of the files of a job that was killed.
+
+    A filter remembers a request before the request is queued, so that one may be in no queue; if
+    it is, it may be fetched twice.
+    """
+    with suppress(FileNotFoundError):
+        ours = directory / SEEN_FILE
+        size = ours.stat().st_size
+        os.truncate(ours, max(0, size - (size % _RECORD_SIZE or _RECORD_SIZE)))
+    with suppress(FileNotFoundError):
+        theirs = directory / SCRAPY_SEEN_FILE
+        begins = [begin for begin, _, _ in _scrapy_records(theirs.read_bytes())]
+        os.truncate(theirs, begins[-1] if begins else 0)
+
+
 def _record(fingerprint: bytes) -> bytes:
     if len(fingerprint) == _RECORD_SIZE:
         return fingerprint
@@ -207,14 +224,24 @@ def _read_scrapy(data: bytes) -> Iterator[bytes]:
     fingerprint. A file that both wrote holds both; no fingerprint is so long that its length
     would read as hex digits (``b"00"`` is 12,336). What a kill cut off is left out.
     """
+    for _, end, fingerprint in _scrapy_records(data):
+        if end <= len(data) and fingerprint is not None:
+            yield fingerprint
+
+
+def _scrapy_records(data: bytes) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield where each record of ``requests.seen`` begins and ends, and its fingerprint.
+
+    None: a line that is none.
+    """
     position = 0
     while position + _SCRAPY_PREFIX_SIZE <= len(data):
+        begin = position
         if line := _HEX_LINE.match(data, position):
             position = line.end()
-            if len(line[1]) % 2 == 0:
-                yield bytes.fromhex(line[1].decode("ascii"))
+            even = len(line[1]) % 2 == 0
+            yield begin, position, bytes.fromhex(line[1].decode("ascii")) if even else None
             continue
         start = position + _SCRAPY_PREFIX_SIZE
         position = start + int.from_bytes(data[position:start], "big")
-        if position <= len(data):
-            yield data[start:position]
+        yield begin, position, data[start:position]

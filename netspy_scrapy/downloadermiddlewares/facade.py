@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-import uuid
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
@@ -50,6 +50,12 @@ class FacadeMiddleware:
         if not issubclass(crawler.spidercls, AirSpider):
             raise NotConfigured
         self._crawler = crawler
+        # A job directory keeps names of jars: those of another run are others.
+        self._own_jar = f"{_OWN_JAR}{secrets.token_hex(4)}-"
+        self._jars = 0
+        self._cookies: dict[Any, Any] | None = None
+        """The jars of Scrapy's cookie middleware, once they were looked up."""
+        self._escapes = CrawlContext.of(crawler).escapes
         settings = crawler.settings
         self._random_agent = read_bool(settings, "RANDOM_USER_AGENT") and not (
             user_set(settings, "USER_AGENT") and not user_set(settings, "RANDOM_USER_AGENT")
@@ -115,7 +121,7 @@ class FacadeMiddleware:
     def _call(self, midware: Callable[[Request], Any], request: Request) -> Any:
         request.unseal()
         try:
-            return midware(request)
+            return self._escapes.call(midware, request)
         except IgnoreRequest:
             raise
         except Exception as exc:
@@ -123,7 +129,7 @@ class FacadeMiddleware:
 
     async def _finish_later(self, request: Request, answer: Any) -> Request | None:
         try:
-            given = await answer
+            given = await self._escapes.awaited(answer)
         except Exception as exc:
             raise HookError(f"download_midware raised {type(exc).__name__}: {exc}") from exc
         self._take(request, given)
@@ -168,12 +174,14 @@ class FacadeMiddleware:
             request.headers[b"User-Agent"] = random.choice(USER_AGENTS)  # noqa: S311
         shares = self._use_session if request.use_session is None else request.use_session
         if not shares and request.meta.get(_JAR) is None:
-            request.meta[_JAR] = f"{_OWN_JAR}{uuid.uuid4().hex}"
+            self._jars += 1
+            request.meta[_JAR] = f"{self._own_jar}{self._jars}"
 
     def _drop_jar(self, request: scrapy.Request) -> None:
         jar = request.meta.get(_JAR)
         if isinstance(jar, str) and jar.startswith(_OWN_JAR):
             del request.meta[_JAR]
-            cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
-            if cookies is not None:
-                cookies.jars.pop(jar, None)
+            if self._cookies is None:
+                cookies = self._crawler.get_downloader_middleware(CookiesMiddleware)
+                self._cookies = cookies.jars if cookies is not None else {}
+            self._cookies.pop(jar, None)

@@ -19,6 +19,7 @@ from netspy_scrapy.dumps.classes import class_name
 from netspy_scrapy.dumps.codec import encode_line_lossy
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.dumps.items import now
+from netspy_scrapy.escapes import in_thread
 from netspy_scrapy.exceptions import DumpError
 from netspy_scrapy.http.request import NETSPY_PRIORITY
 from netspy_scrapy.logs import shown
@@ -109,9 +110,11 @@ class RequestDump:
         self.mark = 0
         """How many of them, from the first on, are in the file."""
         self._on_mark = on_mark
-        self._is_broken = False
+        self.is_broken = False
         """Whether a line was lost: from then on the mark does not rise."""
         self._file = DumpFile(path)
+        self.problem = self._file.check_writable()
+        """Why lines cannot be written; None: they can, as far as is known."""
         self._crawler = crawler
         self._lines: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -140,6 +143,7 @@ class RequestDump:
                 ", ".join(replaced),
             )
         self._lines.append(line)
+        self.accepted += 1
         if len(self._lines) >= _BATCH:
             self._start()
         elif self._timer is None:
@@ -180,16 +184,18 @@ class RequestDump:
         stats = self._crawler.stats
         assert stats is not None
         try:
-            await asyncio.to_thread(self._file.append, lines)
+            await in_thread(self._file.append, lines)
         except DumpError as exc:
-            self._is_broken = True
+            self.problem = str(exc)
+            self.is_broken = True
             stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all
                 "LOST: %d failed requests could not be written: %s", len(lines), exc
             )
         else:
+            self.problem = None
             stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
-            if not self._is_broken:
+            if not self.is_broken:
                 self.mark = number
                 self._on_mark()
         finally:

@@ -77,9 +77,13 @@ def summary_lines(
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
         lines += _domain_lines(context.politeness.health.records)
-    duplicates = stats.get("dupefilter/filtered", 0)
-    if duplicates:
-        lines.append(_line("filtered", duplicates, {"duplicate requests": duplicates}))
+    filtered = {
+        "duplicate requests": stats.get("dupefilter/filtered", 0),
+        "outside allowed_domains": stats.get("offsite/filtered", 0),
+    }
+    if any(filtered.values()):
+        lines.append(_line("filtered", sum(filtered.values()), filtered))
+    lines += _incremental_lines(stats)
     items = {
         "duplicate": stats.get(keys.ITEMS_DUPLICATE, 0),
         "refused": stats.get(keys.ITEMS_REFUSED, 0),
@@ -116,6 +120,43 @@ def _domain_lines(records: dict[str, DomainRecord]) -> list[str]:
     if len(longest) > _DOMAINS:
         lines.append(f"    and {len(longest) - _DOMAINS} more domains")
     return lines
+
+
+def _incremental_lines(stats: dict[str, Any]) -> list[str]:
+    """Return what came of asking sites whether pages changed."""
+    asked = stats.get(keys.INCREMENTAL_ASKED, 0)
+    parts = {
+        label: stats.get(key, 0)
+        for label, key in (
+            ("fetched", keys.INCREMENTAL_FETCHED),
+            ("of these dynamic", keys.INCREMENTAL_DYNAMIC),
+            ("without validators", keys.INCREMENTAL_PLAIN),
+            ("sent again with the same body", keys.INCREMENTAL_SAME_BODY),
+            ("not old enough", keys.INCREMENTAL_FRESH),
+            ("gone", keys.INCREMENTAL_GONE),
+            ("followed requests", keys.INCREMENTAL_FOLLOWED),
+        )
+    }
+    if not asked and not any(parts.values()):
+        return []
+    unchanged = stats.get(keys.INCREMENTAL_NOT_MODIFIED, 0)
+    line = "  unchanged 0  (no page was asked about)"
+    if asked:
+        share = 100 * unchanged / asked
+        line = f"  unchanged {unchanged} of {asked} pages that were asked about ({share:.1f} %)"
+    if saved := stats.get(keys.INCREMENTAL_SAVED, 0):
+        line += f", {_bytes(saved)} not sent"
+    shown = ", ".join(f"{label} {count}" for label, count in parts.items() if count)
+    return [line, f"    {shown}"] if shown else [line]
+
+
+def _bytes(count: int) -> str:
+    number = float(count)
+    for unit in ("bytes", "KB", "MB"):
+        if number < 1000:  # noqa: PLR2004
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
 
 
 def _sink_line(sink: str, stats: dict[str, Any]) -> str:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import scrapy
 from scrapy.http import Headers
+from scrapy.utils.request import request_from_dict
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.exceptions import RequestError
 from netspy_scrapy.http.body import basic_auth, encode_body, proxy_for, url_with_params
+from netspy_scrapy.http.values import (
+    as_dict,
+    seconds,
+    usable_cookies,
+    usable_dict,
+    usable_headers,
+    usable_url,
+    user_info_auth,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,9 +54,6 @@ _REDIRECT_META = ("redirect_times", "redirect_ttl", "redirect_urls", "redirect_r
 #: Where a request in the core keeps what the spider's code has seen of it and its answer.
 SEEN = "_seen"
 ANSWER = "_answer"
-
-#: Not a URL that is ever fetched: it stands in for one that Scrapy refuses.
-_NO_URL = "about:blank"
 
 
 class Request(scrapy.Request):
@@ -118,20 +125,21 @@ class Request(scrapy.Request):
         **others: Any,
     ) -> None:
         self._sealed = scrapy_priority is not None
-        usable, self._invalid = _usable_url(url)
+        usable, self._invalid = usable_url(url)
         given_headers = headers
         if headers is not None and not self._sealed:
-            headers, invalid = _usable_headers(headers, encoding)
+            headers, invalid = usable_headers(headers, encoding)
             self._invalid = self._invalid or invalid
-        super().__init__(
+        dont_filter = not filter_repeat if dont_filter is None else dont_filter
+        self._set_up(
             usable,
             method=method,
             body=body,
             headers=headers,
-            cookies=dict(cookies) if isinstance(cookies, (list, tuple)) else cookies,
+            cookies=cookies,
             meta=meta,
             encoding=encoding,
-            dont_filter=not filter_repeat if dont_filter is None else dont_filter,
+            dont_filter=dont_filter,
             flags=flags,
             cb_kwargs=cb_kwargs,
         )
@@ -154,17 +162,43 @@ class Request(scrapy.Request):
         if scrapy_priority is not None:
             self._core_priority = scrapy_priority
         else:
-            self.priority = priority
+            self._take_priority(priority)
         if retry_times:
             self.retry_times = retry_times
         if render:
             self.meta[metakeys.RENDER] = {
                 "time": render_time, "wait_for": wait_for, "script": render_script
             }  # fmt: skip
-        self._applied_headers = _as_dict(self.requests_kwargs.get("headers"))
+        self._applied_headers = as_dict(self.requests_kwargs.get("headers"))
         self._applied_cookies = self.requests_kwargs.get("cookies")
         self._own = frozenset(self.__dict__)
-        self.__dict__.update({**(custom or {}), **others})
+        self.__dict__.update(self._without_methods({**(custom or {}), **others}))
+
+    # What cannot be used fails once it is yielded: an exception here would end start_requests.
+    def _set_up(self, url: str, **given: Any) -> None:
+        try:
+            if not isinstance(given["method"], str):
+                raise TypeError(f"method {given['method']!r} is not a text")
+            given["cookies"] = usable_cookies(given["cookies"])
+            for name in ("meta", "cb_kwargs"):
+                given[name] = usable_dict(name, given[name])
+            super().__init__(url, **given)
+        except (AttributeError, LookupError, TypeError, ValueError) as exc:
+            self._invalid = self._invalid or str(exc)
+            super().__init__(url, dont_filter=given["dont_filter"])
+
+    def _take_priority(self, priority: Any) -> None:
+        try:
+            self.priority = priority
+        except (TypeError, ValueError):
+            self._invalid = self._invalid or f"priority {priority!r} is not a number"
+
+    def _without_methods(self, own: dict[str, Any]) -> dict[str, Any]:
+        methods = [name for name in own if callable(getattr(type(self), name, None))]
+        for name in methods:
+            del own[name]
+            self._invalid = self._invalid or f"the keyword {name!r} is a method of requests"
+        return own
 
     if TYPE_CHECKING:
 
@@ -193,13 +227,13 @@ class Request(scrapy.Request):
 
     @url.setter
     def url(self, value: str) -> None:
-        if self.given_url is not None and self.headers.get(b"Authorization") == _user_info_auth(
+        if self.given_url is not None and self.headers.get(b"Authorization") == user_info_auth(
             self.given_url
         ):
             # It is for the site that the old URL named.
             self.headers.pop(b"Authorization", None)
         self.given_url = value
-        usable, self._invalid = _usable_url(value)
+        usable, self._invalid = usable_url(value)
         _scrapy.set_url(self, usable)
         for key in _REDIRECT_META:
             self.meta.pop(key, None)
@@ -324,6 +358,25 @@ class Request(scrapy.Request):
             state["download_midware"] = midware.__name__
         return state
 
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """Build a request from what netspy's ``to_dict``, or :meth:`to_dict`, returned.
+
+        Callbacks stay names until the request is yielded.
+        """
+        if "scrapy_priority" in data:
+            return request_from_dict({**data, "_class": f"{cls.__module__}.{cls.__qualname__}"})
+        fields = dict(data)
+        custom, kwargs = fields.pop("custom", None), fields.pop("requests_kwargs", None)
+        return cls(**fields, **(kwargs or {}), **(custom or {}))
+
+    def download(self, *_: Any) -> Any:
+        """Refuse to block the loop, with what to write in its place."""
+        raise RequestError(
+            "request.download() would stop every other download: write the callback as "
+            "`async def`, and `await self.crawler.engine.download_async(request)`"
+        )
+
     def replace(self, *args: Any, **kwargs: Any) -> Any:
         """Return a request with some attributes changed; priority and url in the order shown."""
         if "priority" in kwargs:
@@ -364,7 +417,7 @@ class Request(scrapy.Request):
             if kind is not None:
                 self.headers.setdefault("Content-Type", kind)
         if "timeout" in kwargs:
-            self.meta["download_timeout"] = _seconds(kwargs["timeout"])
+            self.meta["download_timeout"] = seconds(kwargs["timeout"])
         if False in (kwargs.get("allow_redirects"), kwargs.get("follow_redirects")):
             self.meta["dont_redirect"] = True
         proxy = proxy_for(url, kwargs.get("proxy") or kwargs.get("proxies"))
@@ -373,7 +426,7 @@ class Request(scrapy.Request):
 
     def _apply_headers(self, kwargs: dict[str, Any]) -> None:
         try:
-            for name, value in _as_dict(kwargs.get("headers")).items():
+            for name, value in as_dict(kwargs.get("headers")).items():
                 if self._applied_headers.get(name) != value:
                     self.headers[name] = value
         except (TypeError, ValueError) as exc:
@@ -382,7 +435,10 @@ class Request(scrapy.Request):
             self.headers["Authorization"] = basic_auth(kwargs["auth"])
         cookies = kwargs.get("cookies")
         if cookies is not self._applied_cookies:
-            self.cookies = dict(cookies) if isinstance(cookies, (list, tuple)) else cookies
+            try:
+                self.cookies = usable_cookies(cookies)
+            except ValueError as exc:
+                raise RequestError(str(exc)) from exc
 
     def _take_cookie_header(self) -> None:
         """Make cookies of a Cookie header, which Scrapy takes away where it manages cookies."""
@@ -393,50 +449,12 @@ class Request(scrapy.Request):
 
     def _take_user_info(self, url: str) -> None:
         """Make Basic authentication of ``user:password@`` in the URL."""
-        auth = _user_info_auth(url)
+        auth = user_info_auth(url)
         if auth is not None:
             self.headers.setdefault("Authorization", auth)
             parts = urlsplit(url)
             host = parts.netloc.rpartition("@")[2]
             _scrapy.set_url(self, parts._replace(netloc=host).geturl())
-
-
-def _user_info_auth(url: str) -> bytes | None:
-    """Return the Authorization header that ``user:password@`` in *url* stands for, or None."""
-    if "@" not in url:
-        return None
-    try:
-        user_info, at, _ = urlsplit(url).netloc.rpartition("@")
-    except ValueError:
-        return None
-    user, _, password = user_info.partition(":")
-    return basic_auth((unquote(user), unquote(password))).encode() if at else None
-
-
-def _usable_url(url: Any) -> tuple[str, str | None]:
-    """Return a URL that Scrapy takes, and why *url* is none."""
-    if isinstance(url, str) and ("://" in url or url.startswith(("data:", "about:"))):
-        try:
-            urlsplit(url).port  # noqa: B018 - it raises for what is none
-        except ValueError as exc:
-            return _NO_URL, f"{url!r} is not a URL: {exc}"
-        return url, None
-    return _NO_URL, f"{url!r} is not a URL with a scheme"
-
-
-def _usable_headers(headers: Any, encoding: str) -> tuple[Any, str | None]:
-    """Return headers that Scrapy takes, and why *headers* are none."""
-    try:
-        return Headers(headers, encoding=encoding), None
-    except (TypeError, ValueError) as exc:
-        return None, f"headers cannot be sent: {exc}"
-
-
-def _as_dict(headers: Any) -> dict[Any, Any]:
-    try:
-        return dict(headers or {})
-    except (TypeError, ValueError):
-        return {}
 
 
 def _method(target: Any, spider: Spider, what: str) -> Any:
@@ -446,15 +464,3 @@ def _method(target: Any, spider: Spider, what: str) -> Any:
     if not callable(method):
         raise RequestError(f"{what} {target!r} is not a method of {type(spider).__name__}")
     return method
-
-
-def _seconds(timeout: Any) -> float:
-    """Return one number of seconds: Scrapy has one time-out, netspy takes (connect, read) too."""
-    if timeout is None:
-        return 0.0  # no limit
-    try:
-        if isinstance(timeout, (tuple, list)):
-            return float(sum(value for value in timeout if value is not None))
-        return float(timeout)
-    except (TypeError, ValueError):
-        raise RequestError(f"timeout {timeout!r} is not a number of seconds") from None

@@ -137,7 +137,7 @@ class BasePipeline:
             try:
                 await CrawlContext.of(self.crawler).intake.sink_closed()
             finally:
-                if self.batcher.is_open:
+                if self.batcher.is_open and not self.batcher.is_given_up:  # else it hangs
                     await call(self.close)
 
     # Own methods -------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.dumps.items import ItemRecord, now
+from netspy_scrapy.escapes import as_exception, in_thread
 from netspy_scrapy.exceptions import DumpError, SinkUnavailableError
 from netspy_scrapy.pipelines.outage import Outage
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     Ask = Callable[[Sequence[Settlement]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
+
+# Among so many groups one is looked for that is dumped for the same reason.
+_LATEST = 8
 
 #: Rows with their reasons, by position in the batch.
 Refused = dict[int, str]
@@ -91,6 +96,8 @@ class Batcher:
         """Rows that could be neither stored nor dumped, tried once more at the close."""
         self.tables: dict[str, Counter[str]] = {}
         """Rows by table: stored, refused, dumped, lost."""
+        self.is_given_up = False
+        """Whether the sink hangs, and what it held is dumped."""
         self._sink = sink
         self.name = name
         self._path = path
@@ -155,7 +162,13 @@ class Batcher:
 
         *path* names another sink that owes the row.
         """
-        group = _Group(row, [], path or self._path, reason)
+        owes = path or self._path
+        for group in self._groups[: -_LATEST - 1 : -1]:
+            if (group.table, group.path, group.reason) == (row.table, owes, reason):
+                if group.takes(row):
+                    return self._take(row, group)
+                break
+        group = _Group(row, [], owes, reason)
         self._groups.append(group)
         return self._take(row, group)
 
@@ -175,6 +188,10 @@ class Batcher:
         self._outage.wake()
         return self.room()
 
+    def hurry(self) -> None:
+        """Write what is held now: somebody waits for it to be durable."""
+        self._start()
+
     async def room(self) -> None:
         """Wait until the sink may take more."""
         while self.is_full:
@@ -191,7 +208,7 @@ class Batcher:
             if self._task is None:
                 self._start()
             assert self._task is not None
-            await asyncio.shield(self._task)
+            await asyncio.wait({self._task})
         stuck, self.stuck = self.stuck, []
         for group, _ in stuck:
             await self._write(group, again=True)
@@ -231,6 +248,15 @@ class Batcher:
 
     def _count(self, group: _Group, what: str, rows: int) -> None:
         self.tables.setdefault(group.table, Counter())[what] += rows
+
+    def give_up(self) -> int:
+        """Dump all that is held, do not wait for the sink any more, return how many rows it was."""
+        self.is_given_up = True
+        rows = self.dump_now()
+        self._rows = self._bytes = 0
+        if self._task is not None:
+            self._task.cancel()
+        return rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
         return ItemRecord(
@@ -383,7 +409,7 @@ class Batcher:
             self._record(group, group.rows[position], why) for position, why in refused.items()
         ]
         try:
-            notes = await asyncio.to_thread(self._dump.append, records)
+            notes = await in_thread(self._dump.append, records)
         except DumpError as exc:
             part = group.part([group.rows[position] for position in refused])
             self.stuck.append((part, dict(enumerate(refused.values()))))
@@ -416,26 +442,49 @@ async def offer(
     unique_keys: tuple[str, ...],
 ) -> Refused:
     """Have *sink* store *rows*, and return those that it refused; raises what it raises."""
-    # The sink gets dicts of its own: what it does to them reaches neither the dump nor others.
-    items = [dict(row) for row in rows]
     if getattr(sink, "wants_unique_keys", False):
         sink.unique_keys = unique_keys
     if update_keys is None:
-        answer = await call(sink.save_items, table, items)
-        return refused_rows(answer, len(items), "save_items")
-    answer = await call(sink.update_items, table, items, list(update_keys))
-    return refused_rows(answer, len(items), "update_items")
+        answer = await call(_copying(sink.save_items), table, rows)
+        return refused_rows(answer, len(rows), "save_items")
+    answer = await call(_copying(sink.update_items), table, rows, list(update_keys))
+    return refused_rows(answer, len(rows), "update_items")
+
+
+def _copying(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *function* dicts of its own: what it does to them reaches neither dump nor others.
+
+    They are copied where it runs, in a thread or here.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def awaiting(table: str, rows: Sequence[dict[str, Any]], *more: Any) -> Any:
+            return await function(table, [dict(row) for row in rows], *more)
+
+        return awaiting
+
+    @wraps(function)
+    def copying(table: str, rows: Sequence[dict[str, Any]], *more: Any) -> Any:
+        return function(table, [dict(row) for row in rows], *more)
+
+    return copying
 
 
 async def call(function: Callable[..., Any], *args: Any) -> Any:
     """Call a sink's method: a coroutine function here, any other in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args)
-    result = await asyncio.to_thread(function, *args)
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        # Nothing of it has run, and as an answer it would count as true.
-        raise TypeError(f"{getattr(function, '__qualname__', function)} must return, not yield")
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args)
+        result = await in_thread(function, *args)
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            # Nothing of it has run, and as an answer it would count as true.
+            raise TypeError(f"{getattr(function, '__qualname__', function)} must return, not yield")
+        return await result if inspect.isawaitable(result) else result
+    except Exception:
+        raise
+    except BaseException as exc:
+        raise as_exception(exc) from exc
 
 
 def refused_rows(answer: Any, count: int, what: str) -> Refused:

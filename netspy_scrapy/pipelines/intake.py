@@ -74,15 +74,14 @@ class Intake:
         crawler.signals.connect(self._item_error, signals.item_error)
 
     @property
-    def sinks(self) -> list[BasePipeline]:
-        """All sinks of the crawl, those that items named included."""
-        return [*self._sinks, *self._extra.values()]
-
-    @property
     def batchers(self) -> list[Batcher]:
         """The batches of all sinks, and of rows that never reach one."""
-        mine = [] if self._dumping is None else [self._dumping]
-        return [sink.batcher for sink in self.sinks] + mine
+        found = [sink.batcher for sink in self._sinks]
+        if self._extra:
+            found += [sink.batcher for sink in self._extra.values()]
+        if self._dumping is not None:
+            found.append(self._dumping)
+        return found
 
     @property
     def _stats(self) -> StatsCollector:
@@ -147,7 +146,7 @@ class Intake:
         """Keep the fingerprints of what a sink has stored to its end; the last sink ends it."""
         self._closed_sinks += 1
         if self._filter is not None:
-            is_last = self._closed_sinks >= len(self.sinks)
+            is_last = self._closed_sinks >= len(self._sinks) + len(self._extra)
             await (self._filter.close() if is_last else self._filter.flush())
 
     async def close_extra_sinks(self) -> None:
@@ -176,7 +175,7 @@ class Intake:
         return row
 
     def _row(self, item: Any) -> Row | None:
-        if not is_item(item):
+        if not isinstance(item, dict) and not is_item(item):
             self._stats.inc_value(keys.ITEMS_REFUSED)
             raise DropItem(
                 f"{type(item).__name__} {item!r:.80} is not an item: "
@@ -185,8 +184,8 @@ class Intake:
         self._stats.inc_value(keys.ITEMS)
         try:
             row, update = self._build(item)
-        except Exception as exc:  # noqa: BLE001 - pre_to_db is the user's
-            self._refuse(item, exc)
+        except BaseException as exc:  # noqa: BLE001 - pre_to_db is the user's
+            self._refuse(item, self._context().escapes.failure(exc))
             return None
         filtered = self._filter if isinstance(item, Item) else None
         mark = b""

@@ -107,6 +107,10 @@ class Connection:
             self.close()
             raise
 
+    def check_here(self) -> None:
+        """Ask the same in the caller's own thread, which must not be the event loop's."""
+        self._check()
+
     async def is_back(self) -> bool:
         """Ask once more, in place of waiting for the thread that does; tell if it is there."""
         if not self.is_away:

@@ -195,7 +195,9 @@ class DirectDownloads:
         await turn.ready
 
     def _may_go(self, state: DomainState, now: float, *, nested: bool) -> bool:
-        return state.ready_at <= now and (nested or not state.is_full)
+        if state.ready_at > now or (state.is_full and not nested):
+            return False
+        return self._politeness.has_place(state)
 
     def _wake_at(self, state: DomainState) -> None:
         """Serve the line of a domain again once its rest or delay is over."""

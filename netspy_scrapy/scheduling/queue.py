@@ -315,6 +315,15 @@ class ReadyQueue:
             self._drop(domain, queue)
         self._length = 0
 
+    def take_out(self, domain: str) -> list[Request]:
+        """Take the requests of *domain* out, in their order, but for what goes before them."""
+        taken = []
+        while domain in self._queues:
+            request = self._take(domain)
+            if request is not None:
+                taken.append(request)
+        return taken
+
     # Own methods ---------------------------------------------------------------------------------
     def _may_go(self, state: DomainState, now: float) -> bool:
         """Tell whether the domain may be asked now; else park it, or leave it till it is told."""
@@ -326,7 +335,7 @@ class ReadyQueue:
         if ready > now:
             self._park(state.name, ready)
             return False
-        return True
+        return self._politeness.has_place(state)
 
     def _robots_waits(self, domain: str) -> bool:
         front = self._front.get(domain)

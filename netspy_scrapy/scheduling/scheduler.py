@@ -8,30 +8,32 @@ import itertools
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.core.scheduler import Scheduler as ScrapyScheduler
-from scrapy.utils.defer import deferred_from_coro
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
 from scrapy.utils.job import job_dir
+from scrapy.utils.misc import build_from_crawler
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.http.request import Request as FacadeRequest
+from netspy_scrapy.incremental.validator import clear_validator
 from netspy_scrapy.retry import claim_budget
+from netspy_scrapy.scheduling.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
     from twisted.internet.defer import Deferred
 
-logger = logging.getLogger(__name__)
+    from netspy_scrapy.receipts import Receipt
 
-#: In a job directory while a crawl is running.
-RUNNING_FILE = "netspy_running"
+logger = logging.getLogger(__name__)
 
 #: Unfinished requests are written in portions of this many lines.
 _DUMP_PORTION = 1000
@@ -45,13 +47,19 @@ class Scheduler(ScrapyScheduler):
     - ``enqueue_request`` never raises: what cannot be queued is logged with the request, counted
       and dumped. (An exception there ends a worker of Scrapy's scraper.)
     - At the end, without a job directory, what was not done is written to FAILED_REQUEST_PATH;
-      with one, waiting requests are kept in it.
+      with one, waiting requests are kept in it, also if the process is killed.
 
     Settings: DUMP_UNFINISHED_ON_EXIT, FAILED_REQUEST_PATH, and Scrapy's own.
-    Stats: ``netspy/requests/delayed``, ``netspy/requests/unfinished_dumped``.
+    Stats: ``netspy/requests/delayed``, ``netspy/requests/unfinished_dumped``,
+    ``netspy/requests/recovered``.
     """
 
     crawler: Crawler
+    job: Job | None = None
+    """What keeps the job directory; None: there is none."""
+
+    checks_redis: ClassVar[bool] = False
+    """Whether it sees to it itself that Redis can be used."""
 
     def open(self, spider: Spider) -> Deferred[None] | None:
         """Open the queues."""
@@ -63,9 +71,34 @@ class Scheduler(ScrapyScheduler):
         self._timer: asyncio.TimerHandle | None = None
         self.starved = asyncio.Event()
         """Set when the engine is told that no request may go, until one comes."""
-        opened = super().open(spider)
-        self._mark_running()
-        return opened
+        opened = self._open_queues(spider)
+        throttle = self._politeness.throttle
+        if throttle is None or self.checks_redis:
+            return opened
+        return deferred_from_coro(_after(opened, throttle.check))
+
+    def _job_folder(self) -> str | None:
+        """Return the job directory, if there is one."""
+        return job_dir(self.crawler.settings)
+
+    def _open_queues(self, spider: Spider) -> Deferred[None] | None:
+        folder = self._job_folder()
+        if folder is None:
+            return super().open(spider)
+        self.job = Job(self.crawler, Path(folder), self._context.when_durable)
+        try:
+            if self.job.was_recovered:  # Scrapy's filter has read its file already
+                self.df.close("recovered")
+                self.df = build_from_crawler(type(self.df), self.crawler)
+            self.job.seen_file = getattr(self.df, "file", None)
+            self.dqclass = self.job.watched(self.dqclass)
+            if self._sdqclass is not None:
+                self._sdqclass = self.job.watched(self._sdqclass)
+            _scrapy.watch_dropped(self.crawler, self.job.finished)
+            return super().open(spider)
+        except BaseException:
+            self.job.close(queues_are_closed=True)
+            raise
 
     def enqueue_request(self, request: Request) -> bool:
         """Queue *request*; False: the request filter knows it."""
@@ -75,15 +108,21 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        clear_validator(request)  # of an attempt that this one replaces
         receipts = self._context.receipts_in_use
         receipt = None if receipts is None else receipts.adopt(request)
-        queued = self._enqueue(request)
+        queued = self._enqueue(request, receipt)
         if receipts is not None:
             receipts.adopted(receipt, request, queued=bool(queued))
+        if queued and self._context.on_queued is not None:
+            self._context.on_queued(request)
         return queued is not False
 
-    def _enqueue(self, request: Request) -> bool | None:
-        """Return what ``enqueue_request`` does, None if it could not be queued."""
+    def _enqueue(self, request: Request, receipt: Receipt | None) -> bool | None:  # noqa: ARG002
+        """Return what ``enqueue_request`` does, None if it could not be queued.
+
+        *receipt* is that of the page which yielded it, or of which it is the next attempt.
+        """
         if self._politeness.passing.takes_back(request):  # the cache could not answer it
             self.starved.clear()
             self.put_back(request)
@@ -100,7 +139,7 @@ class Scheduler(ScrapyScheduler):
             if not request.dont_filter and self.df.request_seen(request):
                 self.df.log(request, self.spider)
                 return False
-            self._wait(request, time.time() + seconds)
+            self._delay(request, time.time() + seconds)
         except Exception as exc:  # noqa: BLE001 - anything raised here would end Scrapy's worker
             reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
             self._context.failures.fail(request, "unqueueable", reason)
@@ -130,12 +169,19 @@ class Scheduler(ScrapyScheduler):
         """Queue *request* past the filter: it was taken out, or waited, and is not done."""
         if self._context.receipts_in_use is not None:
             self._context.receipts.give_back(request)
+        clear_validator(request)  # when its turn comes again, it is asked anew
         try:
             if not self._dqpush(request):
                 self._mqpush(request)
         except Exception as exc:  # noqa: BLE001 - e.g. a full disk; it must not be lost for that
             reason = f"it cannot be queued: {type(exc).__name__}: {exc}"
             self._context.failures.fail(request, "unqueueable", reason)
+
+    def _dqpush(self, request: Request) -> bool:
+        is_on_disk = super()._dqpush(request)
+        if not is_on_disk and self.job is not None:
+            self.job.kept_in_memory()
+        return is_on_disk
 
     def __len__(self) -> int:
         return super().__len__() + len(self._waiting)
@@ -154,14 +200,22 @@ class Scheduler(ScrapyScheduler):
 
     def close(self, reason: str) -> Deferred[None] | None:
         """Keep what was not done, and close the queues."""
+        if not hasattr(self, "mqs"):  # it could not be opened
+            return None
         return deferred_from_coro(self._close(reason))
 
     # Waiting ------------------------------------------------------------------------------------
+    def _delay(self, request: Request, due: float) -> None:
+        """Take in *request*, which may not go before the Unix time *due*."""
+        request.meta[metakeys.NOT_BEFORE] = due
+        self._context.stats.inc_value(keys.REQUESTS_DELAYED)
+        # From the disk it comes back to wait here, where a kill does not lose it.
+        if not self._dqpush(request):
+            self._wait(request, due)
+
     def _wait(self, request: Request, due: float) -> None:
         """Hold *request* until the Unix time *due*."""
-        request.meta[metakeys.NOT_BEFORE] = due
         heapq.heappush(self._waiting, (due, next(self._order), request))
-        self._context.stats.inc_value(keys.REQUESTS_DELAYED)
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -187,6 +241,8 @@ class Scheduler(ScrapyScheduler):
             request = heapq.heappop(self._waiting)[2]
             del request.meta[metakeys.NOT_BEFORE]
             self.put_back(request)
+            if self.job is not None:
+                self.job.finished(request)
             released = True
             self.starved.clear()
         if released or self._timer is None:
@@ -206,27 +262,8 @@ class Scheduler(ScrapyScheduler):
             await result
         if self.dqs is not None and self._context.receipts_in_use is not None:
             self._context.receipts.queue_is_kept()
-        if self._running is not None:
-            self._running.unlink(missing_ok=True)
-
-    def _mark_running(self) -> None:
-        """Leave a file in the job directory until the queues are closed.
-
-        A killed process leaves it behind, with queues that Scrapy cannot read, and a request
-        filter that knows their pages.
-        """
-        folder = job_dir(self.crawler.settings)
-        self._running = Path(folder, RUNNING_FILE) if folder else None
-        if self._running is None:
-            return
-        if self._running.exists():
-            logger.error(
-                "The last run of the job in %s was killed: requests that it had queued are lost, "
-                "and the request filter drops their pages when they are yielded again. To fetch "
-                "them, delete *requests.seen there and start anew; pages that were fetched are "
-                "fetched again then.", folder, extra={"spider": self.crawler.spider},
-            )  # fmt: skip
-        self._running.touch()
+        if self.job is not None:
+            self.job.close(queues_are_closed=True)
 
     def _keep_waiting_on_disk(self) -> None:
         """Write the waiting requests to the job directory, with the time they are due."""
@@ -261,6 +298,12 @@ class Scheduler(ScrapyScheduler):
             yield from drain()
         while (request := self.mqs.pop()) is not None:
             yield request
+
+
+async def _after(opened: Deferred[None] | None, check: Callable[[], Awaitable[None]]) -> None:
+    if opened is not None:
+        await maybe_deferred_to_future(opened)
+    await check()
 
 
 def _is_hop(request: Request) -> bool:

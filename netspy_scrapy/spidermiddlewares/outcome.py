@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -13,8 +14,14 @@ from twisted.python.failure import Failure
 from netspy_scrapy import _scrapy
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.exceptions import HttpStatusError, NotRetryError, ValidationError
+from netspy_scrapy.exceptions import (
+    EscapedError,
+    HttpStatusError,
+    NotRetryError,
+    ValidationError,
+)
 from netspy_scrapy.failures import UNWELL_STATUSES
+from netspy_scrapy.incremental.unchanged import Unchanged
 from netspy_scrapy.logs import shown, without_credentials
 from netspy_scrapy.pacing import Pace
 from netspy_scrapy.retry import Retrier
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+
+#: Set on an exception whose page is recorded as failed.
+_RECORDED = "netspy_recorded"
 
 #: How many outputs of a callback pass between two looks at the queue.
 _LOOK_EVERY = 20
@@ -80,9 +90,9 @@ class OutcomeMiddleware:
             self._context.failures.fail(request, status, str(error), status=status, unwell=unwell)
             self._recorded.add(request)
             raise error
-        if self._validate is not None:
+        if self._validate is not None and not _is_unchanged(response):
             try:
-                self._validate(self._crawler.spider, response)
+                self._context.escapes.call(self._validate, self._crawler.spider, response)
             except (NotRetryError, ValidationError):
                 self._uncache(request)  # here, for an errback may keep the exception to itself
                 raise
@@ -116,8 +126,11 @@ class OutcomeMiddleware:
         if isinstance(exception, CloseSpider):
             self._not_done(request)
             return None
-        if request in self._recorded:
-            return None  # what an errback raised: the page is recorded as failed already
+        if (
+            request in self._recorded  # what an errback raised
+            or getattr(exception, _RECORDED, False)  # Scrapy 2.14 asks for each middleware
+        ):
+            return None  # the page is recorded as failed already
         if isinstance(exception, (NotRetryError, ValidationError)):
             self._uncache(request)
         if isinstance(exception, NotRetryError):
@@ -156,7 +169,7 @@ class OutcomeMiddleware:
     def _retry_or_fail(
         self, request: Request, response: Response, exception: Exception
     ) -> Iterable[Any]:
-        name = type(exception).__name__
+        name = _name(exception)
         if self._retrier.attempts_left(request):
             wait = self._retrier.wait(request, name, rests=False)
             why = without_credentials(_describe(exception), request)
@@ -179,8 +192,10 @@ class OutcomeMiddleware:
         return self._after_failure(request, response)
 
     def _fail(self, request: Request, response: Response, exception: Exception) -> None:
-        name = type(exception).__name__
+        name = _name(exception)
         self._context.failures.fail(request, name, _describe(exception), status=response.status)
+        with suppress(AttributeError):
+            setattr(exception, _RECORDED, True)
 
     def _report(self, response: Response, exception: Exception) -> None:
         """Tell what Scrapy tells of a callback that raised: a log line, a signal and stats."""
@@ -202,8 +217,18 @@ class OutcomeMiddleware:
         return output
 
 
-def _describe(exception: Exception) -> str:
+def _is_unchanged(response: Response) -> bool:
+    return response.request is not None and isinstance(response.request.callback, Unchanged)
+
+
+def _name(exception: Exception) -> str:
+    return type(exception.raised if isinstance(exception, EscapedError) else exception).__name__
+
+
+def _describe(exception: BaseException) -> str:
     """Return the exception with the line that raised it."""
+    if isinstance(exception, EscapedError):
+        exception = exception.raised
     text = f"{type(exception).__name__}: {exception}" if str(exception) else repr(exception)
     trace = exception.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.pacing import Pace
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class StartPaceMiddleware:
 
     def __init__(self, crawler: Crawler) -> None:
         self._pace = Pace(crawler)
+        self._escapes = CrawlContext.of(crawler).escapes
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -32,7 +34,7 @@ class StartPaceMiddleware:
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Pass on what ``start()`` yields, at a pace that the crawl can follow."""
-        async for one in start:
+        async for one in self._escapes.output(start):
             yield one
             await asyncio.sleep(0)
             await self._pace.wait_for_queue()

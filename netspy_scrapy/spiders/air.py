@@ -15,6 +15,7 @@ from scrapy import signals
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import (
+    EscapedError,
     HookError,
     HttpStatusError,
     NotRetryError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
     from typing_extensions import Self
 
+    from netspy_scrapy.escapes import Escapes
 
 _PLAIN_HOOKS = ("validate", "exception_request", "failed_request", "start_callback", "end_callback")
 
@@ -67,7 +69,7 @@ class AirSpider(scrapy.Spider):
     netspy_active = False
     """Whether a crawl is running this instance, so that ``start()`` is Scrapy's to call."""
 
-    netspy_start_error: Exception | None = None
+    netspy_start_error: BaseException | None = None
     """What ``start_callback`` or ``start_requests`` raised."""
 
     netspy_loop: asyncio.AbstractEventLoop | None = None
@@ -113,6 +115,11 @@ class AirSpider(scrapy.Spider):
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         """Build the spider for a crawl, or take the instance whose ``start()`` was called."""
+        if isinstance(getattr(cls, "settings", None), property):
+            raise SpiderError(
+                f"{cls.__name__}.settings is a property, and Scrapy keeps the crawl's settings "
+                "there: give it another name"
+            )
         instance = kwargs.pop("netspy_instance", None)
         if instance is None:
             spider = super().from_crawler(crawler, *args, **kwargs)
@@ -192,18 +199,21 @@ class AirSpider(scrapy.Spider):
         if self.netspy_loop is None:
             self.netspy_loop = asyncio.get_running_loop()
             try:
-                self.start_callback()
+                self.netspy_escapes.call(self.start_callback)
             except Exception as exc:
-                self.netspy_start_error = exc
+                self.netspy_start_error = exc.raised if isinstance(exc, EscapedError) else exc
                 raise
 
     async def netspy_start(self) -> AsyncIterator[Any]:
         """Yield the first requests as Scrapy takes them."""
         self.netspy_begin()
         try:
-            output = self.netspy_output(self.start_requests(), "start_requests")
+            escapes = self.netspy_escapes
+            given = escapes.call(self.start_requests)
+            output = self.netspy_output(given, "start_requests")
             if inspect.isawaitable(output):
-                output = await output
+                output = await escapes.awaited(output)
+            output = escapes.output(output)
             if hasattr(output, "__aiter__"):
                 async for one in output:
                     yield one
@@ -211,7 +221,7 @@ class AirSpider(scrapy.Spider):
                 for one in output:
                     yield one
         except Exception as exc:
-            self.netspy_start_error = exc
+            self.netspy_start_error = exc.raised if isinstance(exc, EscapedError) else exc
             raise
 
     def netspy_closed(self) -> None:
@@ -219,9 +229,14 @@ class AirSpider(scrapy.Spider):
         self.netspy_active = False
         self.netspy_loop = None
         try:
-            self.end_callback()
+            self.netspy_escapes.call(self.end_callback)
         except Exception:
             self.logger.exception("end_callback raised")
+
+    @property
+    def netspy_escapes(self) -> Escapes:
+        """What makes failures of whatever this spider's code raises."""
+        return CrawlContext.of(self.crawler).escapes
 
     def netspy_output(self, output: Any, where: str) -> Any:
         """Convert what a callback gave: requests are sealed, callables called."""
@@ -253,7 +268,10 @@ class AirSpider(scrapy.Spider):
                 again.__dict__.update(view(response.request).custom)
         try:
             seen: Any = again
-            self.exception_request(seen, Response.of(response, seen), _cause(response, exception))
+            self.netspy_escapes.call(
+                self.exception_request, seen, Response.of(response, seen),
+                _cause(response, exception),
+            )  # fmt: skip
         except Exception:
             self.logger.exception("exception_request raised")
         if isinstance(again, Request):
@@ -267,11 +285,11 @@ class AirSpider(scrapy.Spider):
             return
         try:
             if response is not None and response.request is request:
-                answer = self.failed_request(*views(response))
+                seen: tuple[Any, ...] = views(response)
             else:
-                seen = view(request)
-                answer = self.failed_request(seen, Response.of(response, seen))
-            yield from self._converted(answer, "failed_request")
+                seen = view(request), Response.of(response, view(request))
+            answer = self.netspy_escapes.call(self.failed_request, *seen)
+            yield from self.netspy_escapes.output(self._converted(answer, "failed_request"))
         except Exception:
             self.logger.exception("failed_request raised")
 
@@ -300,7 +318,7 @@ class AirSpider(scrapy.Spider):
                     "%s has no effect in netspy_scrapy%s", asked,
                     ": set DOWNLOAD_VERIFY_CERTIFICATES" if name == "verify" else "",
                 )  # fmt: skip
-        callback = request.callback
+        callback = self._adapted_late(request)
         if (
             callback is not None
             and not hasattr(callback, "netspy_callback")
@@ -310,6 +328,14 @@ class AirSpider(scrapy.Spider):
         if request.errback is None:
             request.errback = self.netspy_errback
         return request
+
+    def _adapted_late(self, request: Request) -> Any:
+        """Return the callback; a method that the class got after its creation is adapted now."""
+        callback: Any = request.callback
+        if getattr(callback, "__self__", None) is self and not hasattr(callback, "netspy_callback"):
+            adapt_callbacks(type(self))
+            request.callback = callback = getattr(self, callback.__name__, callback)
+        return callback
 
     # Own methods ---------------------------------------------------------------------------------
     def _converted(self, output: Any, where: str) -> Iterator[Any]:
@@ -325,7 +351,7 @@ class AirSpider(scrapy.Spider):
                 return (self.netspy_seal(one),)
             except Exception as exc:  # noqa: BLE001 - whatever its values raise, it fails alone
                 return self._unusable(one, exc)
-        if isinstance(one, scrapy.Request) or is_item(one):
+        if isinstance(one, (dict, scrapy.Request)) or is_item(one):
             return (one,)
         if callable(one):
             one()  # what it returns is its own affair, as in netspy

@@ -43,10 +43,26 @@ class SpiderLogger(logging.LoggerAdapter):  # type: ignore[type-arg]
             for key in ("exc_info", "stack_info", "stacklevel", "extra")
             if key in kwargs
         }
+        if self.exc_info:
+            known.setdefault("exc_info", self.exc_info)
         known["stacklevel"] = known.get("stacklevel", 1) + 1
         message = _Message(str(msg), args, kwargs) if args or kwargs else msg
         message, known = self.process(message, known)
         self.logger.log(level, message, **known)
+
+    def bind(self, **values: Any) -> SpiderLogger:
+        """Return a logger whose records have *values* as attributes, as loguru's ``extra``."""
+        return SpiderLogger(self.logger, {**(self.extra or {}), **values})
+
+    def opt(self, *, exception: Any = None, **_: Any) -> SpiderLogger:
+        """Return a logger that logs *exception* with each message, as loguru's; else this one."""
+        if not exception:
+            return self
+        logger = SpiderLogger(self.logger, self.extra)
+        logger.exc_info = exception
+        return logger
+
+    exc_info: Any = None
 
     def success(self, msg: object, *args: Any, **kwargs: Any) -> None:
         """Log at INFO, as loguru's level between INFO and WARNING."""

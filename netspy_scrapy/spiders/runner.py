@@ -14,6 +14,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from signal import default_int_handler
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.crawler import AsyncCrawlerRunner
@@ -25,6 +26,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError, SinkFailedError, SpiderError
 from netspy_scrapy.extensions.runtime import Runtime
+from netspy_scrapy.spiders import host
 from netspy_scrapy.spiders.setup import translated
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ def run(spider: AirSpider) -> None:
     if _is_being_imported_to_run():
         logger.debug("%s.start() is left to the command that runs it", type(spider).__name__)
         return
+    if host.is_within_a_crawl():
+        raise SpiderError(
+            f"{type(spider).__name__}.start() is called by the code of a spider that is running: "
+            "it would wait for itself. Call it after that start()"
+        )
     if _loop_is_running():
         _Run(spider).in_thread()
     else:
@@ -72,23 +79,23 @@ class _Run:
         self._settings.setdict(translated(spider.netspy_arguments), "cmdline")
         if not self._settings.getbool("TWISTED_REACTOR_ENABLED", True):
             raise ConfigError("TWISTED_REACTOR_ENABLED", False, "True for MySpider().start()")
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._runner: AsyncCrawlerRunner | None = None
+        self._crawler: Crawler | None = None
         self._is_cut = False
         """Whether a second signal came."""
 
     def here(self) -> None:
         """Run in this thread."""
-        loop = self._loop = _scrapy.reactor_loop(self._settings)
-        if loop.is_running():
-            raise SpiderError(
-                "a crawl is running in this process: start() cannot be called within it"
-            )
-        asyncio.set_event_loop(loop)
         restore = self._install_signal_handlers()
         try:
-            loop.run_until_complete(self._crawl())
+            settings = self._settings.copy()
+            self._spider.update_settings(settings)  # for ASYNCIO_EVENT_LOOP
+            host.run(self, settings)
+        except BaseException:
+            self._last_words()  # a KeyboardInterrupt may come from the midst of the loop
+            raise
         finally:
             restore()
 
@@ -108,13 +115,14 @@ class _Run:
             try:
                 thread.join()
             except KeyboardInterrupt:
-                self._stop()
+                self.stop()
         if failure:
             raise failure[0]
 
-    async def _crawl(self) -> None:
+    async def crawl(self) -> None:
+        """Crawl until done."""
         self._runner = AsyncCrawlerRunner(self._settings)
-        crawler = self._runner.create_crawler(type(self._spider))
+        crawler = self._crawler = self._runner.create_crawler(type(self._spider))
         if crawler.settings["LOG_FILE"]:
             Path(crawler.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
         configure_logging(crawler.settings)
@@ -128,13 +136,19 @@ class _Run:
         finally:
             self._spider.netspy_active = False
         if self._is_cut:
-            runtime = crawler.get_extension(Runtime)
-            if runtime is not None:
-                runtime.last_words()
             raise KeyboardInterrupt
+        raised = CrawlContext.of(crawler).escapes.exit
+        if raised is not None:
+            raise raised
         if self._spider.netspy_start_error is not None:
             raise self._spider.netspy_start_error
         _raise_if_lost(crawler)
+
+    def _last_words(self) -> None:
+        with suppress(RuntimeError):  # the crawl had no extensions yet
+            runtime = self._crawler.get_extension(Runtime) if self._crawler is not None else None
+            if runtime is not None:
+                runtime.last_words()
 
     # Stopping ------------------------------------------------------------------------------------
     def _install_signal_handlers(self) -> Any:
@@ -148,22 +162,26 @@ class _Run:
         name = signal_names[number]
         install_shutdown_handlers(cast("Any", self._on_second_signal))
         self._say("Received %s: stopping. Send it again to stop at once", name)
-        self._stop()
+        for one in host.all_runs():
+            one.stop()
 
     def _on_second_signal(self, number: int, _frame: FrameType | None) -> None:
         self._say("Received %s again: stopping at once", signal_names[number])
         self._is_cut = True
-        if self._loop is not None and self._task is not None:
-            self._loop.call_soon_threadsafe(self._task.cancel)
+        # Where a callback blocks the loop, only an exception in it ends the process.
+        _scrapy.restore_handlers(dict.fromkeys(_scrapy.shutdown_handlers(), default_int_handler))
+        if self.loop is not None and self._task is not None:
+            self.loop.call_soon_threadsafe(self._task.cancel)
 
     def _say(self, message: str, name: str) -> None:
         # Writing to a log within a signal handler can meet a write that it interrupted.
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(logger.info, message, name)
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(logger.info, message, name)
 
-    def _stop(self) -> None:
-        if self._loop is not None and self._runner is not None:
-            self._loop.call_soon_threadsafe(self._stop_soon)
+    def stop(self) -> None:
+        """End the crawl soon; for any thread."""
+        if self.loop is not None and self._runner is not None:
+            self.loop.call_soon_threadsafe(self._stop_soon)
 
     def _stop_soon(self) -> None:
         assert self._runner is not None

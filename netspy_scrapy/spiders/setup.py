@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,12 @@ def file_settings() -> dict[str, Any]:
     return {name: value for name, value in values.items() if name.isupper() and name[0] != "_"}
 
 
+@lru_cache(maxsize=1)
+def _values_of(path: Path | None, changed: float) -> dict[str, Any]:
+    del path, changed  # what they are decides whether the file is read again
+    return file_settings()
+
+
 def setting_file() -> Path | None:
     """Return the setting file of netspy's that counts here, or None.
 
@@ -194,3 +201,21 @@ def _ours(pipeline: Any) -> Any:
 def _is_addon(one: Any) -> bool:
     path = one if isinstance(one, str) else f"{one.__module__}.{one.__qualname__}"
     return path in {ADDON, "netspy_scrapy.addon.Addon"}
+
+
+class Setting:
+    """``mw.setting``: what netspy's setting file, variables and defaults say, to be read.
+
+    A spider has its own settings too: ``self.settings``.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in (environment := environment_settings(os.environ)):
+            return environment[name]
+        path = setting_file()
+        values = _values_of(path.resolve() if path else None, path.stat().st_mtime if path else 0.0)
+        if name in values:
+            return values[name]
+        if name in SETTINGS:
+            return SETTINGS[name].default
+        raise AttributeError(f"netspy_scrapy has no setting {name!r}")

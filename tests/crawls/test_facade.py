@@ -587,7 +587,7 @@ def test_start_within_a_crawl_is_refused(site: Any) -> None:
     spider.seeds = [mw.Request(site.url("/page/1"))]
     spider.start()
 
-    assert "a crawl is running in this process" in str(errors[0])
+    assert "it would wait for itself" in str(errors[0])
 
 
 def test_start_requests_that_raises_comes_out_of_start(site: Any) -> None:

@@ -1,8 +1,7 @@
 """Files written for netspy: what netspy 1.3.3 does with them happens here too.
 
 The expectations are what netspy was seen to do with the same spiders against the same site, except
-where it loses something (a request, a batch). A test marked xfail tells of a difference that is
-still there.
+where it loses something (a request, a batch).
 """
 
 from __future__ import annotations
@@ -23,11 +22,6 @@ import netspy_scrapy as mw
 from netspy_scrapy import BasePipeline
 from tests import crawling
 from tests.crawling import MEMORY, dumped, rows
-
-
-def still_open(reason: str) -> Any:
-    """Mark a difference from netspy that is known; the mark goes with the difference."""
-    return pytest.mark.xfail(strict=True, reason=reason)
 
 
 class Spider(mw.AirSpider):
@@ -940,8 +934,6 @@ def test_stop_before_the_first_request_and_after_the_end(site: Any) -> None:
     assert spider.crawler.stats.get_value("finish_reason") == "stopped"
 
 
-@still_open("a second one is refused")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_two_spiders_started_in_two_threads(site: Any) -> None:
     """start() works in several threads at once."""
     spiders = [Spider(), Spider()]
@@ -954,6 +946,52 @@ def test_two_spiders_started_in_two_threads(site: Any) -> None:
         thread.join(20)
 
     assert len(site.log()) == 2
+    assert not any(thread.is_alive() for thread in threads)
+
+
+FORKED = """
+import os
+BASE = sys.argv[1]
+
+
+class S(mw.AirSpider):
+    __custom_setting__ = {"ITEM_PIPELINES": [], "DNSCACHE_ENABLED": False}
+
+    def start_requests(self):
+        for n in range(3):
+            yield mw.Request(f"{BASE}/slow?ms=100&n={n}")
+
+    def parse(self, request, response):
+        os.write(1, b"GOT\\n")
+
+
+S().start()
+child = os.fork()
+S().start()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    S().start()
+"""
+
+
+def test_start_in_a_forked_child(site: Any, folder: Path) -> None:
+    """After a start() a forked child may start() too, beside its parent, and both end."""
+    done = script(folder, FORKED, site.url("").rstrip("/").replace("127.0.0.1", "localhost"))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("GOT") == 4 * 3
+
+
+def test_start_within_a_crawl_is_refused(site: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """start() in a callback or in end_callback would wait for itself: it is an error at once."""
+
+    class Nested(Spider):
+        def end_callback(self) -> None:
+            Spider().start()
+
+    crawl(Nested, seeds=[mw.Request(site.url("/page/1"))])
+
+    assert "Spider.start() is called by the code of a spider that is running" in caplog.text
 
 
 def test_log_settings_of_netspy(site: Any, folder: Path) -> None:

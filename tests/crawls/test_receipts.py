@@ -334,12 +334,14 @@ def test_rows_that_cannot_be_kept_are_never_safe(site: Any, folder: Path) -> Non
     assert told(crawler) == {}
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_feeds(site: Any, folder: Path, *, works: bool) -> None:
+@pytest.mark.parametrize(
+    "target", ["rows.jsonl", "ftp://127.0.0.1:9/rows.jsonl", "/proc/x/y.jsonl"]
+)
+def test_feeds(site: Any, folder: Path, target: str) -> None:
     """With a feed pages are safe at the very end, when the file is closed; if it fails, never."""
-    target = folder / "rows.jsonl" if works else "ftp://127.0.0.1:9/rows.jsonl"
+    works = "/" not in target
     ended: list[int] = []
-    settings = {"FEEDS": {str(target): {"format": "jsonlines"}}, "ITEM_PIPELINES": {}}
+    settings = {"FEEDS": {target: {"format": "jsonlines"}}, "ITEM_PIPELINES": {}}
 
     class Looks(Rows):
         @classmethod
@@ -540,3 +542,71 @@ def test_nothing_is_kept_without_a_feature(site: Any) -> None:
 
     assert CrawlContext.of(crawler).receipts_in_use is None
     assert threading.active_count() < 100
+
+
+# Queues that outlive the process -----------------------------------------------------------------
+class Durable(Remembers):
+    """A feature whose queue is durable: what was yielded is safe as soon as it is queued."""
+
+    def __init__(self, crawler: Any) -> None:
+        super().__init__(crawler)
+        self.receipts.queue_is_durable = True
+        self.waiting: list[Any] = []
+        adopted = self.receipts.adopted
+
+        def pushes(receipt: Any, request: Any, *, queued: bool) -> None:
+            adopted(receipt, request, queued=queued)
+            if queued and receipt is not None and receipt.replacement is None:
+                self.waiting.append(receipt)
+
+        self.receipts.adopted = pushes  # type: ignore[method-assign]
+        crawler.signals.connect(self.opened, signals.spider_opened)
+
+    def opened(self) -> None:
+        import asyncio
+
+        async def confirm() -> None:
+            while True:
+                await asyncio.sleep(0.05)
+                waiting, self.waiting = self.waiting, []
+                for receipt in waiting:
+                    self.receipts.pushed(receipt)
+
+        self.task = asyncio.ensure_future(confirm())
+
+
+def test_parents_wait_for_the_push_alone(site: Any) -> None:
+    """With a durable queue a page is safe once what it yielded is pushed, not fetched."""
+    settings = {"DOWNLOADER_MIDDLEWARES": {Durable: 50}, "DOWNLOAD_DELAY": 0.1,
+                "RANDOMIZE_DOWNLOAD_DELAY": False}  # fmt: skip
+    crawler = run(Tree, settings, urls=(site.url("/page/1"),))
+    order = [path for path, _, _ in crawler.told]
+
+    assert order[0] == "/page/1"
+    assert len(order) == 7
+
+
+class Lasting(Remembers):
+    """Asks once, at the first attempt."""
+
+    def process_request(self, request: Any) -> None:
+        if not request.meta.get("retry_times") and not request.meta.get("redirect_times"):
+            path = request.url.rpartition("/")[2]
+
+            def tell(verdict: Verdict) -> None:
+                self.crawler.told.append((path, verdict, len(rows(self.crawler))))
+
+            self.receipts.lasting(request, tell)
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [("/seq/a?codes=503,200", D), ("/seq/b?codes=503,503", F), ("/redirect/2", D)],
+)
+def test_lasting_callbacks(site: Any, path: str, verdict: Verdict) -> None:
+    """Who asked about the page is told once, after its last attempt."""
+    settings = {"DOWNLOADER_MIDDLEWARES": {Lasting: 50}}
+    crawler = run(Rows, settings, urls=(site.url(path),))
+
+    assert [verdict for _, verdict, _ in crawler.told] == [verdict]
+    assert len(CrawlContext.of(crawler).receipts) == 0

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import scrapy
 
 import netspy_scrapy as mw
+from netspy_scrapy.pipelines.base import BasePipeline
 from tests.crawling import PlainSpider, crawl, dumped, netspy_stats, reason
 
 SPIDER = """
@@ -23,6 +25,7 @@ from netspy_scrapy.pipelines.base import BasePipeline
 
 class Rows(BasePipeline):
     def save_items(self, table, items):
+        print("SAVING", flush=True)
         time.sleep({sleep})
         with open("rows.txt", "a") as file:
             file.writelines(item["url"] + "\\n" for item in items)
@@ -43,6 +46,9 @@ class S(mw.AirSpider):
         print("GOT", request.url, flush=True)
         yield {{"url": request.url}}
 
+    def end_callback(self):
+        print("END_CALLBACK", flush=True)
+
 
 if __name__ == "__main__":
     S().start()
@@ -56,9 +62,10 @@ class Process:
     def __init__(self, folder: Any, script: str, command: list[str]) -> None:
         (folder / "spider.py").write_text(script)
         self.folder = folder
+        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.process = subprocess.Popen(
             [sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "PYTHONPATH": str(folder)},
+            text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )  # fmt: skip
 
     def wait_for(self, text: str) -> None:
@@ -152,6 +159,69 @@ def test_a_second_signal_dumps_what_sinks_hold(site: Any, folder: Any, command: 
     lines = dumped(str(folder / "failed_items.jsonl"))
     assert len(lines) == 20
     assert lines[0]["reason"] == "the crawl was cut off before it was stored"
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_signal_while_the_last_batch_is_written(
+    site: Any, folder: Any, command: list[str]
+) -> None:
+    """A first signal while sinks close lets them finish: rows are stored once, and none dumped."""
+    paths = [f"/page/{n}" for n in range(5)]
+    crawl_ = Process(folder, script(site, paths, sleep=2, BUFFER_FLUSH_INTERVAL=600), command)
+    crawl_.wait_for("SAVING")
+    time.sleep(0.3)
+    crawl_.process.send_signal(signal.SIGINT)
+    _, out, err = crawl_.end(within=20)
+
+    assert crawl_.process.returncode == 0
+    assert len((folder / "rows.txt").read_text().split()) == 5
+    assert not (folder / "failed_items.jsonl").exists()
+    assert "END_CALLBACK" in out
+    assert "Spider closed (finished)" in err
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_sink_that_hangs_does_not_keep_the_process(
+    site: Any, folder: Any, command: list[str]
+) -> None:
+    """A second signal dumps what a sink holds that hangs for ever, and ends the process."""
+    paths = [f"/page/{n}" for n in range(5)]
+    crawl_ = Process(folder, script(site, paths, sleep=3600, BUFFER_FLUSH_INTERVAL=600), command)
+    crawl_.wait_for("SAVING")
+    for _ in range(2):
+        time.sleep(0.5)
+        crawl_.process.send_signal(signal.SIGINT)
+    seconds, _, _ = crawl_.end(within=20)
+
+    assert seconds < 3
+    assert len(dumped(str(folder / "failed_items.jsonl"))) == 5
+
+
+@pytest.mark.timed
+def test_a_sink_that_hangs_is_given_up_after_a_stop(
+    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a stop a sink that stores nothing for a minute is given up, and its rows are dumped."""
+    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_TIMEOUT", 0.5)
+
+    class Hangs(BasePipeline):
+        def save_items(self, table: str, items: Any) -> Any:
+            threading.Event().wait()
+
+    class Items(PlainSpider):
+        def parse(self, response: Any) -> Any:
+            yield {"url": response.url}
+
+    settings = {
+        "ITEM_PIPELINES": {Hangs: 300}, "SPIDER_MAX_RUNTIME": 0.5, "NETSPY_STOP_TIMEOUT": 0.2
+    }  # fmt: skip
+    crawler = crawl(Items, settings, urls=(site.url("/page/1"), site.url("/hang")))
+
+    assert reason(crawler) == "max_runtime"
+    assert [line["data"]["url"] for line in dumped("failed_items.jsonl")] == [site.url("/page/1")]
+    assert "Hangs did not store 1 rows within 0.7 s of the stop" in caplog.text
 
 
 @pytest.mark.timed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -250,29 +248,3 @@ def test_a_scheduler_of_the_projects_own_stays(site: Any, caplog: pytest.LogCapt
     warnings = [r.getMessage() for r in caplog.records if "SCHEDULER is" in r.getMessage()]
     assert len(warnings) == 1
     assert "wait in a download slot" in warnings[0]
-
-
-def test_a_killed_job_is_named_at_the_next_start(site: Any, folder: Path) -> None:
-    """After a kill -9 the next run of the job says that what was queued is gone."""
-    (folder / "spider.py").write_text(
-        "import os, sys\n"
-        "import netspy_scrapy as mw\n"
-        "class Job(mw.AirSpider):\n"
-        "    __custom_setting__ = {'JOBDIR': 'job'}\n"
-        "    def start_requests(self):\n"
-        "        yield mw.Request(sys.argv[1])\n"
-        "    def parse(self, request, response):\n"
-        "        if sys.argv[2] == 'dies':\n"
-        "            os.kill(os.getpid(), 9)\n"
-        "Job().start()\n"
-    )
-    said = []
-    for fate in ("dies", "ends", "ends"):
-        command = [sys.executable, "spider.py", site.url("/page/1"), fate]
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == (-9 if fate == "dies" else 0), done.stderr
-        said.append("The last run of the job in job was killed" in done.stderr)
-
-    assert said == [False, True, False]

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -104,6 +105,8 @@ class Server(ABC):
         """Let the server hang with its connections open (SIGSTOP)."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        # On a busy machine a thread may serve one more request before it stops.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""
@@ -147,6 +150,11 @@ def program(*names: str, folders: tuple[str, ...] = ()) -> str:
             return found
     missing(f"{names[0]} is not installed")
     raise AssertionError
+
+
+def scripts() -> str:
+    """Return the folder of the programs that came with Python packages."""
+    return str(Path(sys.executable).parent)
 
 
 def missing(what: str) -> None:

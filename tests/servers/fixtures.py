@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.servers.elasticsearch import Elasticsearch
+from tests.servers.kafka import Kafka
 from tests.servers.mariadb import MariaDB
+from tests.servers.mongo import Mongo
 from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis
 
@@ -41,4 +44,25 @@ def postgres_server() -> Iterator[Postgres]:
 def mariadb_server() -> Iterator[MariaDB]:
     """A MariaDB that the whole run shares."""
     with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongo_server() -> Iterator[Mongo]:
+    """A server of MongoDB's protocol that the whole run shares."""
+    with Mongo() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def elasticsearch_server() -> Iterator[Elasticsearch]:
+    """A server of Elasticsearch's API that the whole run shares."""
+    with Elasticsearch() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[Kafka]:
+    """A server of Kafka's protocol that the whole run shares."""
+    with Kafka() as server:
         yield server

@@ -7,12 +7,15 @@ import socket
 import pytest
 
 from tests.servers.base import Server
+from tests.servers.elasticsearch import Elasticsearch
+from tests.servers.kafka import Kafka
 from tests.servers.mariadb import MariaDB
+from tests.servers.mongo import Mongo
 from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis
 
 
-@pytest.mark.parametrize("kind", [MariaDB, Postgres, Redis])
+@pytest.mark.parametrize("kind", [MariaDB, Postgres, Redis, Mongo, Elasticsearch, Kafka])
 def test_life(kind: type[Server]) -> None:
     """A server answers after its start and after a kill, and not after its end."""
     with kind() as server:

@@ -1,0 +1,1 @@
+"""What is known of pages from earlier runs, so that only what changed is fetched."""

@@ -1,0 +1,152 @@
+"""Runs a spider in several processes, as nodes do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: A spider of one list page and ``n`` pages, each of which gives a row; its sink is a file.
+SPIDER = """
+import os, time
+import scrapy
+from netspy_scrapy import BasePipeline
+
+
+class FileSink(BasePipeline):
+    def save_items(self, table, items):
+        time.sleep(self.crawler.settings.getfloat("SINK_SECONDS"))
+        with open("rows.txt", "a") as file:
+            file.writelines(one["url"] + "\\n" for one in items)
+        return True
+
+
+class Pages(scrapy.Spider):
+    name = "pages"
+
+    async def start(self):
+        yield scrapy.Request(self.base + "/page/1?list", self.list)
+
+    def list(self, response):
+        for n in range(int(self.n)):
+            yield scrapy.Request(f"{self.base}/page/1?n={n}", self.parse)
+
+    def parse(self, response):
+        if "n=13" in response.url and getattr(self, "poison", None):
+            os._exit(3)
+        yield {"url": response.url}
+"""
+
+SETTINGS: dict[str, Any] = {
+    "ADDONS": '{"netspy_scrapy.Addon": 500}',
+    "SCHEDULER": "netspy_scrapy.redis.scheduler.RedisScheduler",
+    "ITEM_PIPELINES": '{"pages.FileSink": 300}',
+    "SINK_SECONDS": 0.0,
+    "SPIDER_TASK_LEASE": 2,
+    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
+    "REDIS_PARAMS": '{"socket_timeout": 1, "socket_connect_timeout": 1}',
+    "TELNETCONSOLE_ENABLED": False,
+    "HTTP_REMOTE_CONTROL_ENABLED": False,
+}
+
+
+class Node:
+    """A process that runs the spider in the working folder; its log is ``<name>.log``."""
+
+    def __init__(self, name: str, *command: str) -> None:
+        self.name = name
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}."},
+            )  # fmt: skip
+
+    @property
+    def log_path(self) -> Path:
+        return Path(f"{self.name}.log")
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+    def wait(self, seconds: float = 60) -> int:
+        """Wait for the end, and return the status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not end:\n{self.log[-3000:]}") from None
+
+
+class Nodes:
+    """Nodes of one spider, killed at the end of the test."""
+
+    def __init__(self, site: Any, redis_url: str) -> None:
+        self.site = site
+        self.settings = {**SETTINGS, "REDIS_URL": redis_url}
+        self.all: list[Node] = []
+        Path("pages.py").write_text(SPIDER)
+
+    def start(self, n: int = 100, *arguments: str, **settings: Any) -> Node:
+        """Start a node of the spider above, which fetches *n* pages."""
+        command = ["-m", "scrapy", "runspider", "pages.py", "-a", f"n={n}"]
+        command += ["-a", f"base=http://127.0.0.1:{self.site.port}"]
+        for name, value in {**self.settings, **settings}.items():
+            command += ["-s", f"{name}={value}"]
+        return self.run(*command, *arguments)
+
+    def run(self, *command: str) -> Node:
+        """Start a node by a command of Python's."""
+        node = Node(f"node{len(self.all)}", *command)
+        self.all.append(node)
+        return node
+
+    def until_fetched(self, count: int) -> None:
+        """Wait until the site was asked for so many pages."""
+        try:
+            until(lambda: self.site.hits("/page/1") >= count)
+        except AssertionError as exc:
+            logs = "\n".join(f"{node.name}:\n{node.log[-2000:]}" for node in self.all)
+            raise AssertionError(f"{self.site.hits('/page/1')} pages of {count}:\n{logs}") from exc
+
+    def close(self) -> None:
+        for node in self.all:
+            if node.is_alive:
+                node.signal(signal.SIGCONT)
+                node.kill()
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until *condition* holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def rows() -> list[str]:
+    """Return what the sink stored."""
+    path = Path("rows.txt")
+    return path.read_text().split() if path.exists() else []
