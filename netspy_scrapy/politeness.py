@@ -134,6 +134,7 @@ class Politeness:
         if request in self._in_flight:
             request = request.copy()
         self._in_flight[request] = state
+        self._direct.queue_started(state.name)
         return request
 
     def start_direct(self, request: Request, state: DomainState) -> None:
@@ -169,7 +170,19 @@ class Politeness:
 
     def is_held(self, domain: str) -> bool:
         """Tell whether what is queued waits for something else: robots.txt, or direct downloads."""
-        return domain in self.held or domain in self._direct
+        return domain in self.held or self._direct.holds(domain)
+
+    def has_queued(self, domain: str) -> bool:
+        """Tell whether requests of *domain* are queued."""
+        return any(domain in queue for queue in self._queues)
+
+    def may_take_turn(self, domain: str) -> bool:
+        """Tell whether the engine would take what is queued of *domain*, were it not for a line."""
+        return (
+            domain not in self.held
+            and self.has_queued(domain)
+            and _scrapy.takes_requests(self._crawler)
+        )
 
     @property
     def paces_direct(self) -> bool:

@@ -82,6 +82,12 @@ def is_closing(crawler: Crawler) -> bool:
     return slot is None or slot.closing is not None
 
 
+def takes_requests(crawler: Crawler) -> bool:
+    """Tell whether the engine would take a request from the scheduler now."""
+    engine = engine_of(crawler)
+    return engine is not None and not is_closing(crawler) and not engine.needs_backout()
+
+
 def queue_is_moving(crawler: Crawler) -> bool:
     """Tell whether the engine takes requests out of the queue, so that it will shrink.
 
@@ -202,9 +208,15 @@ class WatchedDownloads:
         self._fetch = downloader.fetch
         self._done = done
         self._admit = admit
-        self._under_way: dict[Request, tuple[Deferred[Any], Deferred[Any]]] = {}
-        self._outside = copy_context()
+        self._under_way: dict[Deferred[Any], Request] = {}
+        """By what the engine waits for: one request may be downloaded twice at a time."""
+        outside = self._outside = copy_context()
         downloader.fetch = self.fetch
+        # A middleware that wakes the engine is inside a download; what the engine then starts, and
+        # the signals that come of it, are not.
+        nextcall = _slot(crawler).nextcall
+        ask = nextcall._func  # noqa: SLF001
+        nextcall._func = lambda: outside.copy().run(ask)  # noqa: SLF001
 
     def fetch(self, request: Request, *args: Any) -> Deferred[Any]:
         """Do what ``Downloader.fetch`` does."""
@@ -218,14 +230,14 @@ class WatchedDownloads:
         except Exception as exc:  # noqa: BLE001 - the engine gets it as it gets a failed download
             inner = fail(exc)
         outcome: Deferred[Any] = Deferred(lambda _: inner.cancel())
-        self._under_way[request] = (outcome, inner)
-        inner.addBoth(lambda result: self._finish(request, outcome, result))
+        self._under_way[outcome] = request
+        inner.addBoth(lambda result: self._finish(outcome, result))
         return outcome
 
     def cut_off(self, request: Request, exception: Exception) -> None:
         """Give the engine *exception* at once; what the download still brings goes nowhere."""
-        if request in self._under_way:
-            self._finish(request, self._under_way[request][0], _failure(exception))
+        for outcome in [one for one, its in self._under_way.items() if its is request]:
+            self._finish(outcome, _failure(exception))
 
     def _start(self, request: Request, *args: Any) -> Deferred[Any]:
         token = inside_a_download.set(True)
@@ -240,10 +252,10 @@ class WatchedDownloads:
         await waiting
         return await maybe_deferred_to_future(self._start(request, *args))
 
-    def _finish(self, request: Request, outcome: Deferred[Any], result: Any) -> None:
-        if self._under_way.get(request, (None,))[0] is not outcome:
+    def _finish(self, outcome: Deferred[Any], result: Any) -> None:
+        request = self._under_way.pop(outcome, None)
+        if request is None:
             return  # it was cut off before
-        del self._under_way[request]
         try:
             self._done(request, result)
         finally:

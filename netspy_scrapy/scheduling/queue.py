@@ -101,6 +101,8 @@ class ReadyQueue:
         self._front: dict[str, deque[Request]] = {}
         """By domain, what goes before its queue: a robots.txt that was redirected, and the page
         that waited for a robots.txt."""
+        self._redirected: set[str] = set()
+        """The origins of the robots.txt there."""
         self._politeness.add_queue(self)
         for domain, priorities in startprios.items():
             queue = self._queues[domain] = self._new_queue(domain, priorities)
@@ -117,6 +119,7 @@ class ReadyQueue:
         if metakeys.ROBOTS in request.meta:
             domain = self._politeness.state_of(request).name
             self._front.setdefault(domain, deque()).appendleft(request)
+            self._redirected.add(request.meta[metakeys.ROBOTS])
             self._length += 1
             self._place(domain)
             return
@@ -211,6 +214,7 @@ class ReadyQueue:
         request: Request | None
         if front:  # what came of a page's robots.txt is known, even if that is old by now
             request = front.popleft()
+            self._redirected.discard(request.meta.get(metakeys.ROBOTS, ""))
             self._length -= 1
             if not front:
                 del self._front[domain]
@@ -271,8 +275,7 @@ class ReadyQueue:
 
     def close(self) -> dict[str, list[int]]:
         """Close the queues below; return the state that a job directory keeps."""
-        front, self._front = self._front, {}
-        for request in _pages(front):
+        for request in self._take_front():
             self.push(request)
         state = {domain: queue.close() for domain, queue in self._queues.items()}
         self._queues.clear()
@@ -297,14 +300,12 @@ class ReadyQueue:
             self._place(domain)
 
     def has_robots(self, origin: str) -> bool:
-        """Tell whether the robots.txt of *origin* is still to be fetched."""
-        lines = self._front.values()
-        return any(one.meta.get(metakeys.ROBOTS) == origin for line in lines for one in line)
+        """Tell whether the robots.txt of *origin* was redirected, and is still to be fetched."""
+        return origin in self._redirected
 
     def drain(self) -> Iterable[Request]:
         """Take everything out, whether it may go or not."""
-        front, self._front = self._front, {}
-        yield from _pages(front)
+        yield from self._take_front()
         for domain, queue in list(self._queues.items()):
             while queue:
                 request: Request | None = queue.pop()
@@ -339,6 +340,12 @@ class ReadyQueue:
     def _robots_waits(self, domain: str) -> bool:
         front = self._front.get(domain)
         return front is not None and metakeys.ROBOTS in front[0].meta  # it is never empty
+
+    def _take_front(self) -> list[Request]:
+        """Take out the pages of what goes first: robots.txt is no work that is left."""
+        front, self._front = self._front, {}
+        self._redirected.clear()
+        return [one for line in front.values() for one in line if metakeys.ROBOTS not in one.meta]
 
     def _place(self, domain: str) -> None:
         if self._may_go(self._registry.get(domain), self._registry.clock()):
@@ -379,11 +386,6 @@ class ReadyQueue:
         if self._key:
             with suppress(OSError):  # the folder of a disk queue that left nothing behind
                 Path(self._key, _scrapy.queue_folder(domain)).rmdir()
-
-
-def _pages(front: dict[str, deque[Request]]) -> Iterable[Request]:
-    """Return the pages among what goes first: robots.txt is no work that is left."""
-    return (one for line in front.values() for one in line if metakeys.ROBOTS not in one.meta)
 
 
 def _is_early(request: Request) -> bool:

@@ -204,3 +204,145 @@ def test_the_crawl_stays_open_for_them(site: Any) -> None:
 
     assert crawler.spider.pages == [(site.url("/page/2"), 200)]
     assert netspy_stats(crawler)["netspy/rests"] == 1
+
+
+class Polls(PlainSpider):
+    """Yields ten pages, and then downloads 30 others, one after the other."""
+
+    async def parse(self, response: Any) -> Any:
+        for n in range(10):
+            yield scrapy.Request(response.urljoin(f"/page/2?n={n}"), callback=super().parse)
+        await asyncio.sleep(0)
+        for n in range(30):
+            request = scrapy.Request(response.urljoin(f"/page/3?n={n}"))
+            await self.crawler.engine.download_async(request)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"DOWNLOAD_DELAY": 0.05}, {"CONCURRENT_REQUESTS_PER_DOMAIN": 1}],
+    ids=["delay", "concurrency"],
+)
+def test_a_loop_of_downloads_does_not_starve_the_queue(site: Any, settings: dict[str, Any]) -> None:
+    """Code that downloads one page after the other takes turns with the queue of the domain."""
+    crawler = crawl(Polls, settings, urls=(site.url("/page/1"),))
+
+    order = "".join(one.path[6] for one in site.log())
+    assert len(crawler.spider.pages) == 10
+    assert order.count("3") == 30
+    assert order[: order.rindex("2")].count("3") <= 18
+
+
+class Files(PlainSpider):
+    """Downloads four files of each page while it is handled."""
+
+    async def parse(self, response: Any) -> None:
+        super().parse(response)
+        fetch = self.crawler.engine.download_async
+        urls = [response.urljoin(f"/page/9?{len(self.pages)}.{n}") for n in range(4)]
+        await asyncio.gather(*(fetch(scrapy.Request(url)) for url in urls))
+
+
+def test_the_files_of_a_page_go_before_the_next_page(site: Any) -> None:
+    """A line is served to its end before the queue has its turn, so pages do not pile up."""
+    urls = [site.url(f"/page/1?n={n}") for n in range(5)]
+    crawl(Files, {"DOWNLOAD_DELAY": 0.1}, urls=urls)
+
+    order = "".join("F" if "/page/9" in one.path else "P" for one in site.log())
+    # A page or two may be gone before the first one is handled, and asks for its files.
+    assert len(order) == 25
+    assert max(order[:n].count("P") * 4 - order[:n].count("F") for n in range(25)) <= 12
+
+
+def test_callbacks_that_fill_the_scraper_do_not_hold_up_their_downloads(site: Any) -> None:
+    """The line does not wait for the queue when the engine takes nothing from it."""
+    settings = {"SCRAPER_SLOT_MAX_ACTIVE_SIZE": 1, "CONCURRENT_REQUESTS_PER_DOMAIN": 1}
+    crawler = crawl(Files, settings, urls=[site.url(f"/page/1?n={n}") for n in range(5)])
+
+    assert len(crawler.spider.pages) == 5
+    assert len(times(site, "/page/9")) == 20
+
+
+class Slow(Token):
+    """Fetches a token for one page, after a while."""
+
+    async def process_request(self, request: Any) -> None:
+        if "outer" in request.url:
+            await asyncio.sleep(0.4)
+            url = request.url.replace("outer", "token")
+            await self.crawler.engine.download_async(scrapy.Request(url))
+
+
+class Outer(PlainSpider):
+    async def parse(self, response: Any) -> Any:
+        super().parse(response)
+        meta = {"dont_obey_robotstxt": True}
+        url = response.urljoin("/page/1?outer").replace(B, A)
+        yield scrapy.Request(url, meta=meta, callback=super().parse)
+        await asyncio.sleep(0.1)
+        request = scrapy.Request(url.replace("outer", "direct"))
+        self.pages.append(await self.crawler.engine.download_async(request))
+
+
+def test_a_robots_txt_waits_for_no_place(site: Any) -> None:
+    """The page that has the only place may itself wait for the robots.txt that others fetch."""
+    settings = {
+        "ROBOTS_OBEY": True,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+        "DOWNLOADER_MIDDLEWARES": {Slow: 10},
+    }
+    crawler = crawl(Outer, settings, urls=(site.url("/page/1", host=B),))
+
+    assert len(crawler.spider.pages) == 3
+    assert len(times(site, "/page/1?token", A)) == 1
+
+
+class Twice(PlainSpider):
+    async def parse(self, response: Any) -> None:
+        request = scrapy.Request(response.urljoin("/slow?ms=100"))
+        fetch = self.crawler.engine.download_async
+        both = asyncio.gather(fetch(request), fetch(request), return_exceptions=True)
+        self.answers = await asyncio.wait_for(both, 10)
+
+
+def test_one_request_twice_at_a_time(site: Any) -> None:
+    """As with Scrapy alone, the first gets its answer; nobody waits for ever."""
+    crawler = crawl(Twice, urls=(site.url("/page/1"),))
+
+    first, second = crawler.spider.answers
+    assert first.status == 200
+    assert isinstance(second, KeyError) or second.status == 200
+
+
+class OnResponse:
+    """Downloads two other pages for each one that comes, from a signal."""
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+        self._tasks: list[Any] = []
+        crawler.signals.connect(self._came, signals.response_received)
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> OnResponse:
+        return cls(crawler)
+
+    def _came(self, response: Any) -> None:
+        if "/page/" in response.url:
+            for _ in range(2):
+                request = scrapy.Request(response.urljoin("/slow?ms=150"))
+                download = self._crawler.engine.download_async(request)
+                self._tasks.append(asyncio.ensure_future(download))
+
+
+def test_a_signal_is_outside_the_download_that_woke_the_engine(site: Any) -> None:
+    """Downloads from handlers of signals keep to the domain's limit, whoever woke the engine."""
+    settings = {
+        "ROBOTS_OBEY": True,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": 1,
+        "EXTENSIONS": {OnResponse: 1},
+    }
+    crawl(PlainSpider, settings, urls=[site.url(f"/page/1?n={n}") for n in range(6)])
+
+    slow = times(site, "/slow")
+    assert len(slow) == 12
+    assert all(later - earlier >= 0.14 for earlier, later in pairwise(slow))

@@ -531,3 +531,23 @@ def test_the_cost_of_a_pop_does_not_depend_on_the_number_of_domains(resting, del
         assert len(set(first + came)) == 10
 
     assert counts[1] < 1.3 * counts[0]
+
+
+def test_the_cost_of_a_redirected_robots_txt_does_not_depend_on_the_number_of_domains():
+    """A redirect of robots.txt costs as much when 1,000 others wait redirected as when 20 do."""
+    counts = []
+    for domains in (20, 1000):
+        here = World(**OBEY)
+        queue = here.memory()
+        for n in range(domains):
+            here.fill(queue, f"{n}.example/1")
+        robots = [queue.pop() for _ in range(domains)]
+        last = robots.pop()
+        for n, one in enumerate(robots):
+            here.moved(one, f"www.{n}.example/rules", queue)
+        calls, _ = calls_of(
+            lambda here=here, last=last, queue=queue: here.moved(last, f"{A}/rules", queue)
+        )
+        counts.append(calls)
+
+    assert counts[1] < 1.3 * counts[0]
