@@ -25,12 +25,13 @@ from tools.bootstrap import ROOT, environment  # noqa: E402
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
-#: Debian's packages of the servers that tests use, each with a program of it.
+#: Debian's packages that tests use, each with a program or a folder of it.
 SERVERS = {
     "chromium": "chromium",
     "mariadb-server": "mariadbd",
     "nginx-light": "nginx",
     "postgresql": "postgres",
+    "python3-doc": "/usr/share/doc/python3-doc/html",
     "redis-server": "redis-server",
 }
 
@@ -67,7 +68,11 @@ def servers_are_there() -> bool:
     absent = [
         package
         for package, name in SERVERS.items()
-        if not (shutil.which(name, path=path) or any(Path("/usr/lib").glob(f"*/*/bin/{name}")))
+        if not (
+            shutil.which(name, path=path)
+            or any(Path("/usr/lib").glob(f"*/*/bin/{name}"))
+            or Path(name).is_dir()
+        )
     ]
     if absent and os.getuid() == 0 and shutil.which("apt-get"):
         print(f"Installing {', '.join(absent)} by apt-get", flush=True)

@@ -151,7 +151,7 @@ class Intake:
         """Keep the fingerprints of what a sink has stored to its end; the last sink ends it."""
         self._closed_sinks += 1
         if self._filter is not None:
-            is_last = self._closed_sinks >= len(self._sinks) + len(self._extra)
+            is_last = self._closed_sinks >= len(self.sinks)
             await (self._filter.close() if is_last else self._filter.flush())
 
     async def close_extra_sinks(self) -> None:

@@ -15,6 +15,7 @@ import scrapy
 from netspy_scrapy import stats as keys
 from tests.crawling import crawl, rows
 from tests.crawls.test_incremental import ON, stat
+from tests.servers.base import missing
 from tests.servers.nginx import Nginx
 
 DOCS = Path("/usr/share/doc/python3/html")
@@ -44,7 +45,7 @@ class Docs(scrapy.Spider):
 def docs(tmp_path: Path) -> Iterator[Nginx]:
     """nginx with a copy of the documentation, so that files can be touched."""
     if not DOCS.is_dir():
-        pytest.skip("python3-doc is not installed: apt-get install python3-doc")
+        missing("python3-doc is not installed")
     root = tmp_path / "root"
     for source in DOCS.resolve().rglob("*.html"):
         target = root / source.relative_to(DOCS.resolve())
