@@ -1,8 +1,8 @@
 """Runs all checks: ``python3 tests/run.py``.
 
 The first time it makes a virtual environment with tox (``.tox/runner``); tox makes those of the
-checks: lint, types, and the tests on the oldest Scrapy, one in between and the newest, with each
-Python from 3.10 to 3.13 that is on this machine. ``tests/run.py -- -k dumps`` hands what follows
+checks: lint, types, and the tests on the oldest Scrapy, one in between and the newest, the oldest with
+the oldest Python from 3.10 to 3.13 that is on this machine, the newest with the newest. ``tests/run.py -- -k dumps`` hands what follows
 ``--`` to pytest and leaves the other checks out.
 """
 
@@ -115,15 +115,14 @@ def _is_good(closing: str) -> bool:
 
 
 def tests_to_run(pythons: list[str]) -> list[str]:
-    """Return the tox environments of the tests: each Python once, each Scrapy at least once.
+    """Return the tox environments of the tests: each Scrapy once.
 
-    The oldest Scrapy gets the oldest Python, the newest the newest.
+    The oldest Scrapy gets the oldest Python, the newest the newest, and one in between the next
+    oldest. A Python between these two is left to ``tox run -e py312-newest``.
     """
     names = [f"py{version.replace('.', '')}" for version in pythons]
     between = names[1] if len(names) > 2 else names[0]
-    chosen = [f"{names[0]}-oldest", f"{between}-between"]
-    chosen += [f"{name}-newest" for name in names[1:] if name != between]
-    return chosen if len(names) > 1 else [*chosen, f"{names[0]}-newest"]
+    return [f"{names[0]}-oldest", f"{between}-between", f"{names[-1]}-newest"]
 
 
 def present_pythons() -> dict[str, str]:
