@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 _REASONS: dict[type[BaseException], str] = {SystemExit: "exit", KeyboardInterrupt: "interrupted"}
 
 
+class _WaitCancelledError(asyncio.CancelledError):
+    """Our own waiting for a thread was cancelled: no code of the user's raised that."""
+
+
 def as_exception(exc: BaseException) -> Exception:
     """Return *exc* as an Exception that Scrapy knows how to fail with.
 
@@ -39,6 +43,8 @@ def as_exception(exc: BaseException) -> Exception:
     """
     if isinstance(exc, Exception):
         return exc
+    if isinstance(exc, _WaitCancelledError):
+        raise exc
     if isinstance(exc, asyncio.CancelledError) and _is_being_cancelled():
         raise exc
     return EscapedError(exc)
@@ -86,7 +92,10 @@ async def in_thread(function: Callable[..., Any], *args: Any) -> Any:
     except RuntimeError:  # the main thread is at its end, and Python starts no thread any more
         run()
     else:
-        await done
+        try:
+            await done
+        except asyncio.CancelledError as cancelled:  # Python 3.10 could not tell later
+            raise _WaitCancelledError from cancelled
     result, exc = outcome[0]
     if exc is not None:
         raise as_exception(exc) from exc

@@ -203,15 +203,24 @@ def test_is_back_asks_at_once(own_redis: Callable[..., Redis]) -> None:
         assert connection.call(ping)
 
 
+def own_threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if "netspy-redis" in one.name]
+
+
 def test_nothing_is_left_after_the_close(redis_server: Redis) -> None:
     """A closed connection is used no more, and its threads end, also during an outage."""
+    before = own_threads()  # those that an earlier test of the process left
     with connected(REDIS_URL="redis://127.0.0.1:1") as connection:
         with pytest.raises(RedisAwayError):
             asyncio.run(connection.run(ping))
         connection.close()
         with pytest.raises(RedisAwayError):
             connection.call(ping)
-    until(lambda: not [one for one in threading.enumerate() if "netspy-redis" in one.name])
+    until(
+        lambda: (
+            not [one for one in set(threading.enumerate()) - before if "netspy-redis" in one.name]
+        )
+    )
 
 
 # Wrong from the start ----------------------------------------------------------------------------

@@ -49,6 +49,8 @@ def test_a_plain_request() -> None:
     assert encode(scrapy.Request("http://a.test/"), spider) == b'{"url": "http://a.test/"}'
 
 
+# Scrapy calls FormRequest deprecated in some versions: that is a matter of who chose it.
+@pytest.mark.filterwarnings("ignore::scrapy.exceptions.ScrapyDeprecationWarning")
 def test_other_kinds_of_requests() -> None:
     """A subclass stays what it is."""
     spider = Spider()
