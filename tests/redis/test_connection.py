@@ -216,11 +216,7 @@ def test_nothing_is_left_after_the_close(redis_server: Redis) -> None:
         connection.close()
         with pytest.raises(RedisAwayError):
             connection.call(ping)
-    until(
-        lambda: (
-            not [one for one in set(threading.enumerate()) - before if "netspy-redis" in one.name]
-        )
-    )
+    until(lambda: not [one for one in own_threads() if one not in before])
 
 
 # Wrong from the start ----------------------------------------------------------------------------
