@@ -27,6 +27,10 @@ class Clock:
         return self.now
 
 
+#: One for all turns: what an outage waits with belongs to the loop that saw it first.
+LOOP = asyncio.new_event_loop()
+
+
 def turn(outage: Outage, *, full: bool = False) -> bool | None:
     """Return what turn() says at once; None: it waits."""
 
@@ -37,9 +41,10 @@ def turn(outage: Outage, *, full: bool = False) -> bool | None:
         if task.done():
             return task.result()
         task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         return None
 
-    return asyncio.run(ask())
+    return LOOP.run_until_complete(ask())
 
 
 def test_attempts_are_further_apart_each_time() -> None:
