@@ -489,6 +489,7 @@ while not os.path.exists(sys.argv[3]):
 """
 
 
+@pytest.mark.timed
 def test_appending_and_replaying_at_once(dump, tmp_path):
     """Two crawlers append while two replays take lines out: none is lost, none doubled."""
     stop = tmp_path / "stop"
