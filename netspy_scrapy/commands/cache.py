@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
-from scrapy.utils.conf import arglist_to_dict
-from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.cache.file import CacheFile
 from netspy_scrapy.cache.listing import Shown, delete, entries_of, use_by_domain
-from netspy_scrapy.commands.project import complete, make_importable
+from netspy_scrapy.commands.project import (
+    add_set_option,
+    complete,
+    make_importable,
+    settings_of_script,
+)
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.exceptions import CacheError, ConfigError
 from netspy_scrapy.logs import age_text, shown_url
@@ -51,20 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=_NAME, description=_DESCRIPTION)
     parser.add_argument("url", nargs="?", metavar="URL", help="show the entries of this page")
     _add_options(parser)
-    parser.add_argument(
-        "-s", "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="set/override setting (may be repeated)",
-    )  # fmt: skip
+    add_set_option(parser)
     options = parser.parse_args(arguments)
-    make_importable()
     try:
-        settings = get_project_settings()
-    except Exception as exc:  # noqa: BLE001 - runs the project's code
-        return _refuse(f"the project's settings cannot be read: {describe(exc)}")
-    try:
-        settings.setdict(arglist_to_dict(options.set), priority="cmdline")
-    except ValueError:
-        return _refuse("invalid -s value, use -s NAME=VALUE")
+        settings = settings_of_script(options.set)
+    except UsageError as exc:
+        return _refuse(str(exc))
     return _run(options, options.url, settings)
 
 

@@ -18,11 +18,15 @@ from scrapy import Request
 from scrapy.commands import ScrapyCommand
 from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
-from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.misc import build_from_crawler, load_object
-from scrapy.utils.project import get_project_settings
 
-from netspy_scrapy.commands.project import complete, find_spider, make_importable
+from netspy_scrapy.commands.project import (
+    add_set_option,
+    complete,
+    find_spider,
+    make_importable,
+    settings_of_script,
+)
 from netspy_scrapy.commands.sinks import describe
 from netspy_scrapy.exceptions import ConfigError, DumpError, StoreError
 from netspy_scrapy.incremental.backends import backend_of
@@ -51,20 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; return the exit status."""
     parser = argparse.ArgumentParser(prog=_NAME, description=_DESCRIPTION)
     _add_options(parser)
-    parser.add_argument(
-        "-s", "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="set/override setting (may be repeated)",
-    )  # fmt: skip
+    add_set_option(parser)
     options = parser.parse_args(arguments)
-    make_importable()
     try:
-        settings = get_project_settings()
-    except Exception as exc:  # noqa: BLE001 - runs the project's code
-        return _refuse(f"the project's settings cannot be read: {describe(exc)}")
-    try:
-        settings.setdict(arglist_to_dict(options.set), priority="cmdline")
-    except ValueError:
-        return _refuse("invalid -s value, use -s NAME=VALUE")
+        settings = settings_of_script(options.set)
+    except UsageError as exc:
+        return _refuse(str(exc))
     return _run(options, settings)
 
 

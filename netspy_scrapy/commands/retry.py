@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING
 
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
-from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.log import configure_logging
-from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy.commands.console import Console, Interrupted, brief
-from netspy_scrapy.commands.project import complete, find_spider, make_importable
+from netspy_scrapy.commands.project import (
+    add_set_option,
+    complete,
+    find_spider,
+    make_importable,
+    settings_of_script,
+)
 from netspy_scrapy.commands.replay import ItemReplay, ProjectClasses
 from netspy_scrapy.commands.requests import Probe, RequestCommand
 from netspy_scrapy.commands.sinks import Sinks, describe
@@ -52,20 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; return the exit status."""
     parser = argparse.ArgumentParser(prog=_NAME, description=_DESCRIPTION)
     _add_options(parser)
-    parser.add_argument(
-        "-s", "--set", action="append", default=[], metavar="NAME=VALUE",
-        help="set/override setting (may be repeated)",
-    )  # fmt: skip
+    add_set_option(parser)
     options = parser.parse_args(arguments)
-    make_importable()
     try:
-        settings = get_project_settings()
-    except Exception as exc:  # noqa: BLE001 - runs the project's code
-        return _refuse(f"the project's settings cannot be read: {describe(exc)}")
-    try:
-        settings.setdict(arglist_to_dict(_with_pipelines(options.set)), priority="cmdline")
-    except ValueError:
-        return _refuse("invalid -s value, use -s NAME=VALUE")
+        settings = settings_of_script(_with_pipelines(options.set))
+    except UsageError as exc:
+        return _refuse(str(exc))
     return _run(options, settings)
 
 
