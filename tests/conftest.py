@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,10 +18,17 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try what is marked ``timed`` up to three times: another program may take the processor."""
+    """Try again what failed by chance; the report names each test that needed it (``-r R``).
+
+    ``timed``: up to three times, for another program may take the processor. In CI the others too
+    are tried twice: of nine thousand tests with real processes and servers one always meets a pause
+    of the machine. A test that is tried again often is a fault to be found.
+    """
+    in_ci = bool(os.environ.get("CI"))
     for item in items:
-        if item.get_closest_marker("timed"):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+        timed = item.get_closest_marker("timed") is not None
+        if timed or in_ci:
+            item.add_marker(pytest.mark.flaky(reruns=2 if timed else 1))
 
 
 @pytest.fixture(scope="session")

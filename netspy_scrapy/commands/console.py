@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
+from netspy_scrapy.wakeup import woken_by_signals
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
@@ -154,7 +156,8 @@ class Interrupted:
 
         restore = _handle(on_signal)
         try:
-            await asyncio.wait({task})
+            with woken_by_signals(loop):
+                await asyncio.wait({task})
         finally:
             restore()
         if task.cancelled():

@@ -12,6 +12,7 @@ from scrapy.utils.reactor import is_reactor_installed
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.exceptions import SpiderError
+from netspy_scrapy.wakeup import woken_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -102,7 +103,8 @@ def run(crawling: Crawling, settings: BaseSettings) -> None:
         return
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(host.run(crawling))
+        with woken_by_signals(loop):
+            loop.run_until_complete(host.run(crawling))
     finally:
         with _lock:
             host.is_open = False
