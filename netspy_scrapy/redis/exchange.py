@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
+    from netspy_scrapy.processes.share import Share
     from netspy_scrapy.receipts import Receipt
     from netspy_scrapy.redis.connection import Connection
     from netspy_scrapy.redis.leases import Leases
@@ -51,6 +52,8 @@ class Question:
     wanted: int
     width: int
     unwanted: Sequence[str]
+    share: Share
+    places: int
 
 
 class Side(Protocol):
@@ -262,6 +265,8 @@ class Exchange:
             allowed=self._settings.deliveries,
             next_epoch=secrets.token_hex(8),
             unwanted=question.unwanted,
+            share=question.share,
+            places=question.places,
         )
         if not answer.is_emptied:
             queue.epoch = answer.epoch
