@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from scrapy.settings import Settings
 
-_SCRIPT = "netspy-run"
+_NAME = "netspy-run"
 _COMMAND = "netspy-crawl"
 _DESCRIPTION = (
     "Crawl with a spider. With --processes N, N processes on this machine share its work by Redis: "
@@ -42,7 +42,7 @@ _UNUSABLE = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the console script; return the exit status."""
-    parser = argparse.ArgumentParser(prog=_SCRIPT, description=_DESCRIPTION)
+    parser = argparse.ArgumentParser(prog=_NAME, description=_DESCRIPTION)
     parser.add_argument(
         "spider", metavar="SPIDER", help="the spider's file, or its name in the project"
     )
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = settings_of_script(options.set)
     except UsageError as exc:
-        return _refuse(_SCRIPT, str(exc))
-    return _run(_SCRIPT, options.spider, options, settings)
+        return _refuse(_NAME, str(exc))
+    return _run(_NAME, options.spider, options, settings)
 
 
 class Command(ScrapyCommand):
@@ -101,29 +101,35 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(name: str, target: str, options: argparse.Namespace, settings: Settings) -> int:
     try:
-        arguments = arglist_to_dict(options.spargs)
-    except ValueError:
-        return _refuse(name, "invalid -a value, use -a NAME=VALUE")
-    try:
-        spider = find_spider(target, settings)
-        if options.processes == 1:
-            from netspy_scrapy.processes.child import crawl  # noqa: PLC0415 - installs a reactor
-
-            return crawl(spider, settings, arguments)
-        from netspy_scrapy.processes import supervisor  # noqa: PLC0415 - needs the extra redis
-        from netspy_scrapy.processes.plan import Plan  # noqa: PLC0415
-
-        plan = Plan.of(spider, target, arguments, settings, options.processes)
-        if plan.settings.get("LOG_FILE"):
-            Path(plan.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
-        configure_logging(plan.settings)
-        return supervisor.run(plan)
+        return _crawl(target, options, settings)
     except ConfigError as exc:
         return _refuse(name, describe(exc))
-    except (RedisFailedError, UsageError) as exc:
+    except RedisFailedError as exc:
+        return _refuse(name, f"{exc} (REDIS_URL, REDIS_HOST or REDIS_PARAMS names that server)")
+    except UsageError as exc:
         return _refuse(name, str(exc))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _crawl(target: str, options: argparse.Namespace, settings: Settings) -> int:
+    try:
+        arguments = arglist_to_dict(options.spargs)
+    except ValueError as exc:
+        raise UsageError("invalid -a value, use -a NAME=VALUE", print_help=False) from exc
+    spider = find_spider(target, settings)
+    if options.processes == 1:
+        from netspy_scrapy.processes.child import crawl  # noqa: PLC0415 - installs a reactor
+
+        return crawl(spider, settings, arguments)
+    from netspy_scrapy.processes import supervisor  # noqa: PLC0415 - needs the extra redis
+    from netspy_scrapy.processes.plan import Plan  # noqa: PLC0415
+
+    plan = Plan.of(spider, target, arguments, settings, options.processes)
+    if plan.settings.get("LOG_FILE"):
+        Path(plan.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
+    configure_logging(plan.settings)
+    return supervisor.run(plan)
 
 
 def _positive(text: str) -> int:

@@ -103,9 +103,7 @@ class SummaryFacts:
         return asdict(self)
 
 
-def summary_lines(
-    name: str, reason: str, stats: dict[str, Any], facts: SummaryFacts
-) -> list[str]:
+def summary_lines(name: str, reason: str, stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
     """Return the lines of the summary, from the stats of a run."""
     lines = [f"Run summary of {name} ({reason})"]
     pages = stats.get("response_received_count", 0)
@@ -234,9 +232,7 @@ def _next_steps(stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
         )
     rows = _total(keys.ROWS_DUMPED, stats, facts)
     if rows:
-        steps.append(
-            f"{rows} rows in {facts.item_path}: netspy-retry --items stores them"
-        )
+        steps.append(f"{rows} rows in {facts.item_path}: netspy-retry --items stores them")
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
         path = facts.request_path

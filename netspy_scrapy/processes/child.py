@@ -45,7 +45,7 @@ _LAST_AT_ONCE: Final = 10.0
 def main() -> int:
     """Do the job that stdin tells; return the exit status."""
     job = Job.decode(sys.stdin.buffer.readline())
-    os.set_inheritable(job.report_fd, False)  # noqa: FBT003
+    os.set_inheritable(job.report_fd, False)
     orphaned = _outlive_nobody(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

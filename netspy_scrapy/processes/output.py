@@ -83,9 +83,7 @@ def _write(stream: TextIO, text: str) -> None:
         pass  # the terminal is gone; the crawl is not to end for it
 
 
-async def relay(
-    reader: asyncio.StreamReader, label: str, output: LogOutput | PlainOutput
-) -> None:
+async def relay(reader: asyncio.StreamReader, label: str, output: LogOutput | PlainOutput) -> None:
     """Pass on what a process writes until it closes the pipe."""
     lines = Lines()
     while data := await reader.read(_CHUNK):

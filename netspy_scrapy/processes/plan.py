@@ -37,7 +37,7 @@ class Plan:
     arguments: dict[str, str]
     given: dict[str, Any]
     """The settings of the command line."""
-    settings: BaseSettings
+    settings: Settings
     """The settings that count for it in one process."""
     count: int
     has_server: bool
@@ -78,6 +78,7 @@ class Plan:
             "NETSPY_SHARED_START": True,
             # One log and one summary: the command's.
             "LOG_FILE": None,
+            "LOG_LEVEL": self.settings["LOG_LEVEL"],
             "RUN_SUMMARY_ENABLE": False,
         }
         if not user_set(self.settings, "SCHEDULER"):

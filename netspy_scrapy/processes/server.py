@@ -1,4 +1,4 @@
-"""A redis-server for one run: it listens on a socket file that is its owner's, and keeps nothing."""
+"""A redis-server for one run: it listens on a private socket file, and keeps nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OwnRedis:
         self._folder = Path(tempfile.mkdtemp(prefix="netspy-redis-"))
         if len(os.fsencode(self._socket)) > _LONGEST:
             self._folder.rmdir()
-            self._folder = Path(tempfile.mkdtemp(prefix="netspy-redis-", dir="/tmp"))  # noqa: S108
+            self._folder = Path(tempfile.mkdtemp(prefix="netspy-redis-", dir="/tmp"))
         self._guardian: subprocess.Popen[bytes] | None = None
         self.hold_fd = -1
 

@@ -33,7 +33,12 @@ _RESTARTS: Final = 5
 _AT_ONCE: Final = 10.0
 #: Seconds between two looks at the run's own server.
 _LOOK: Final = 0.5
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+#: What ends a run, and how it is understood.
+_SIGNALS: Final = {
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,
+}
 
 
 class Supervisor:
@@ -65,18 +70,15 @@ class Supervisor:
         Raises ConfigError, RedisAwayError or RedisFailedError if it cannot begin.
         """
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._received, number)
-        loop.add_signal_handler(signal.SIGHUP, self._received, signal.SIGTERM)
+        for received, meant in _SIGNALS.items():
+            loop.add_signal_handler(received, self._received, meant)
         try:
             await self._begin()
             for number in range(1, self._plan.count + 1):
                 self._start(number)
             watch = loop.create_task(self._watch_server())
             while self._running:
-                ended, _ = await asyncio.wait(
-                    self._running, return_when=asyncio.FIRST_COMPLETED
-                )
+                ended, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
                     await self._ended(task)
             watch.cancel()
@@ -217,7 +219,9 @@ class Supervisor:
             spider=self._plan.spider.name,
             reason=self._reason or "finished",
             elapsed=time.monotonic() - self._began,
-            parts=[one.part() for one in sorted(self._workers, key=lambda one: (one.number, one.place))],
+            parts=[
+                one.part() for one in sorted(self._workers, key=lambda one: (one.number, one.place))
+            ],
             notes=self._notes,
         )
         assert self._work is not None

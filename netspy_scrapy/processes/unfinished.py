@@ -58,7 +58,6 @@ def rescue(crawler: Crawler, base: str) -> None:
         connection.close()
 
 
-
 def dump(
     payloads: Iterable[bytes], spider: type[Spider], name: str, path: str, reason: str
 ) -> tuple[int, int]:

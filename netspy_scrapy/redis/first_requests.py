@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from netspy_scrapy.dedup.redis_store import RUN_TTL
 from netspy_scrapy.exceptions import RedisFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from scrapy import Spider
 
@@ -31,7 +31,7 @@ class FirstRequests:
         self._scheduler = scheduler
         self._spider = spider
 
-    async def of(self, start: AsyncIterator[object]) -> AsyncIterator[object]:
+    async def of(self, start: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
         """Yield what *start* yields if that is this node's part; else wait for who does."""
         scheduler = self._scheduler
         state = await self._claim()

@@ -13,13 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
 
+from netspy_scrapy.commands import run
+from tests.crawling import times
 from tests.nodes import ROOT, until
 
 if TYPE_CHECKING:
@@ -28,8 +31,13 @@ if TYPE_CHECKING:
     from tests.servers.redis import Redis
 
 AIR = """
+import json
 import time
 import netspy_scrapy as mw
+
+
+class Same(mw.Item):
+    url = ""
 
 
 class News(mw.{kind}):
@@ -45,13 +53,21 @@ class News(mw.{kind}):
         print("start_callback", flush=True)
 
     def start_requests(self):
+        yield mw.Request(self.base + "/page/2", callback=self.list)
+
+    def list(self, request, response):
         for n in range(int(self.n)):
             yield mw.Request(f"{{self.base}}{{getattr(self, 'path', '/page/1?n=')}}{{n}}")
+        for url in json.loads(getattr(self, "urls", "[]")):
+            yield mw.Request(url)
 
     def parse(self, request, response):
         time.sleep(float(getattr(self, "seconds", 0)))
         yield {{"url": request.url}}
-        yield {{"url": "the same in all"}}
+        same = Same()
+        same.table_name = "items"
+        same.url = "the same in all"
+        yield same
 
 
 if __name__ == "__main__":
@@ -88,7 +104,7 @@ class Command:
             self.process = subprocess.Popen(
                 [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 env={
-                    **os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}.", "TMPDIR": os.getcwd(),
+                    **os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}.", "TMPDIR": str(Path.cwd()),
                     **environment,
                 },
                 start_new_session=True,
@@ -116,12 +132,16 @@ class Command:
     @property
     def family(self) -> list[int]:
         """The processes that came of it and live, whatever became of it."""
-        mark = f"TMPDIR={os.getcwd()}".encode()
+        here = Path.cwd()
+        mark = f"TMPDIR={here}".encode()
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit() and int(folder.name) not in {os.getpid(), self.process.pid}:
                 with suppress(OSError):
-                    if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    # Redis overwrites its environment, but works in a folder of the run's.
+                    cwd = (folder / "cwd").readlink()
+                    mine = mark in (folder / "environ").read_bytes().split(b"\0")
+                    if mine or here in [cwd, *cwd.parents]:
                         found.append(int(folder.name))
         return found
 
@@ -151,12 +171,10 @@ def start(site: Any) -> Iterator[Callable[..., Command]]:
         n: int, processes: int, *more: str, kind: str = "AirSpider", **environment: str
     ) -> Command:
         Path("news.py").write_text(AIR.format(kind=kind))
-        made.append(
-            Command(
-                "-m", "netspy_scrapy.commands.run", "news.py", "--processes", str(processes),
-                "-a", f"n={n}", "-a", f"base={site.url('').rstrip('/')}", *more, **environment,
-            )  # fmt: skip
-        )
+        base = site.url("").rstrip("/")
+        command = ["-m", "netspy_scrapy.commands.run", "news.py", "--processes", str(processes)]
+        command += ["-a", f"n={n}", "-a", f"base={base}"]
+        made.append(Command(*command, *more, **environment))
         return made[-1]
 
     yield begin
@@ -165,7 +183,11 @@ def start(site: Any) -> Iterator[Callable[..., Command]]:
 
 
 def rows() -> list[str]:
-    with sqlite3.connect("items.db") as db:
+    if not Path("items.db").exists():
+        return []
+    with closing(sqlite3.connect("items.db")) as db:
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'items'").fetchone():
+            return []
         return [url for (url,) in db.execute("SELECT url FROM items")]
 
 
@@ -190,9 +212,7 @@ def left_behind() -> list[str]:
 def until_stored(command: Command, count: int) -> None:
     def enough() -> bool:
         assert command.process.poll() is None, command.log[-4000:]
-        with suppress(sqlite3.OperationalError):
-            return Path("items.db").exists() and len(rows()) >= count
-        return False
+        return len(rows()) >= count
 
     until(enough, 60)
 
@@ -203,18 +223,22 @@ def test_three_processes_share_one_spider(start: Any, site: Any) -> None:
     command = start(150, 3, "-a", "seconds=0.01")
 
     assert command.wait() == 0, command.log[-3000:]
-    assert site.hits("/page/1") == 150
+    assert (site.hits("/page/2"), site.hits("/page/1")) == (1, 150)
     for found in (rows(), csv_rows()):
         assert len(pages(found)) == len(set(pages(found))) == 150
     record = command.record
-    assert (record["pages"], record["reason"], record["request_failed"]) == (150, "finished", 0)
-    assert record["items"] == record["sinks"]["SqlitePipeline"]["items"]["stored"] == len(rows())
+    assert (record["pages"], record["reason"], record["request_failed"]) == (151, "finished", 0)
+    assert record["sinks"]["SqlitePipeline"]["items"]["stored"] == len(rows())
     assert [one["process"] for one in record["processes"]] == ["1", "2", "3"]
-    assert sum(one["pages"] for one in record["processes"]) == 150
+    assert sum(one["pages"] for one in record["processes"]) == 151
     assert all(one["pages"] > 0 for one in record["processes"])
     log = command.log
     assert log.count("Run summary of news (finished), 3 processes") == 1
-    assert {line[:4] for line in log.splitlines() if line.startswith("[")} == {"[1] ", "[2] ", "[3] "}
+    assert {line[:4] for line in log.splitlines() if line.startswith("[")} == {
+        "[1] ",
+        "[2] ",
+        "[3] ",
+    }
     assert command.stdout.read_text().split() == ["start_callback"] * 3
     # Equal items of different processes are known to all of them, but for those of one moment.
     assert 1 <= rows().count("the same in all") <= 6
@@ -223,7 +247,8 @@ def test_three_processes_share_one_spider(start: Any, site: Any) -> None:
 
 
 def test_a_plain_spider_of_a_project(start: Any, site: Any) -> None:
-    """``scrapy netspy-crawl``: start() runs once, though Scrapy's own yields past the filter."""
+    """``scrapy netspy-crawl``: start() runs once, though Scrapy's own yields past the filter; all
+    lines are in one LOG_FILE, and a feed with the process in its URI is one for each."""
     Path("scrapy.cfg").write_text("[settings]\ndefault = shop.settings\n")
     Path("shop/spiders").mkdir(parents=True)
     Path("shop/__init__.py").touch()
@@ -233,9 +258,10 @@ def test_a_plain_spider_of_a_project(start: Any, site: Any) -> None:
         'SPIDER_MODULES = ["shop.spiders"]\nLOG_FILE = "logs/crawl.log"\n'
         'ITEM_PIPELINES = {"netspy_scrapy.pipelines.sqlite.SqlitePipeline": 300}\n'
     )
+    feeds = json.dumps({"rows.%(netspy_process)s.jsonl": {"format": "jsonlines"}})
     command = Command(
         "-m", "scrapy", "netspy-crawl", "plain", "--processes", "2", "-a", "n=60",
-        "-a", f"base={site.url('').rstrip('/')}", "-s", "BUFFER_FLUSH_INTERVAL=0.2",
+        "-a", f"base={site.url('').rstrip('/')}", "-s", f"FEEDS={feeds}",
     )  # fmt: skip
     status = command.wait()
     log = Path("logs/crawl.log").read_text()
@@ -243,6 +269,8 @@ def test_a_plain_spider_of_a_project(start: Any, site: Any) -> None:
     assert status == 0, log[-3000:]
     assert site.hits("/page/1") == 64
     assert len(rows()) == len(set(rows())) == 60
+    text = "".join(Path(f"rows.{n}.jsonl").read_text() for n in (1, 2))
+    assert {json.loads(line)["url"] for line in text.splitlines()} == set(rows())
     assert log.count("NETSPY_RUN_SUMMARY") == 1
     assert "[1] " in log
     assert "[2] " in log
@@ -310,20 +338,8 @@ def test_ctrl_c_twice(start: Any, site: Any) -> None:
     assert status == 130
     assert time.monotonic() - begun < 14
     assert not command.family
-    known = {one["url"] for one in dumped()}
-    if Path("items.db").exists():
-        known |= set(pages(rows()))
+    known = {one["url"] for one in dumped()} | set(pages(rows()))
     assert known >= {site.url(f"/slow?ms=1500&n={n}") for n in range(200)}
-
-
-def test_sigterm(start: Any) -> None:
-    """A SIGTERM stops all gently too, and the status says which signal it was."""
-    command = start(400, 2, "-a", "seconds=0.03")
-    until_stored(command, 10)
-    command.signal(signal.SIGTERM)
-
-    assert command.wait() == 143
-    assert not command.family
 
 
 def test_the_command_itself_is_killed(start: Any, site: Any) -> None:
@@ -346,12 +362,12 @@ def test_a_server_of_ones_own(start: Any, site: Any, own_redis: Callable[..., Re
     server = own_redis("--requirepass", "s3cret-pw")
     url = server.url.replace("redis://", "redis://:s3cret-pw@")
     client = redis.Redis.from_url(url)
-    for run in (1, 2):
+    for number in (1, 2):
         command = start(40, 2, NETSPY_REDIS_URL=url)
         assert command.wait() == 0, command.log[-3000:]
-        assert site.hits("/page/1") == 40 * run
+        assert site.hits("/page/1") == 40 * number
         assert "s3cret-pw" not in command.log
-        assert len(pages(rows())) == 40 * run
+        assert len(pages(rows())) == 40 * number
         left = {key.decode() for key in client.scan_iter()}
         assert {one for one in left if "throttle" not in one} <= {
             "netspy:{news}:queue:epoch", "netspy:{news}:queue:start",
@@ -363,35 +379,15 @@ def test_a_stop_and_a_next_start(start: Any, site: Any, own_redis: Callable[...,
     url = own_redis().url
     command = start(200, 2, "-a", "seconds=0.03", kind="Spider", NETSPY_REDIS_URL=url)
     until_stored(command, 20)
-    command.signal(signal.SIGINT)
+    command.signal(signal.SIGTERM)
 
-    assert command.wait() == 130
+    assert command.wait() == 143
     assert not dumped()
     assert "the next start goes on with them" in command.log
     command = start(200, 2, kind="Spider", NETSPY_REDIS_URL=url)
     assert command.wait() == 0, command.log[-3000:]
     assert len(set(pages(rows()))) == 200
     assert site.hits("/page/1") <= 200 + 16
-
-
-def test_no_redis_at_all(start: Any) -> None:
-    """One line says which setting is missing, and what to install."""
-    Path("nothing").mkdir()
-    command = start(10, 2, PATH=f"{os.getcwd()}/nothing")
-
-    assert command.wait() == 2
-    assert command.log.startswith("netspy-run: error: REDIS_URL cannot be used")
-    assert "install redis-server" in command.log
-    assert len(command.log.splitlines()) == 1
-
-
-def test_a_server_that_is_not_there(start: Any) -> None:
-    """A REDIS_URL that was set is not replaced by another server."""
-    command = start(10, 2, NETSPY_REDIS_URL="redis://:s3cret-pw@127.0.0.1:9/0")
-
-    assert command.wait() == 2
-    assert "redis://***@127.0.0.1:9/0 is away" in command.log
-    assert "s3cret-pw" not in command.log
 
 
 def test_the_redis_server_dies(start: Any) -> None:
@@ -412,27 +408,32 @@ def test_the_redis_server_dies(start: Any) -> None:
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("JOBDIR=job", "JOBDIR cannot be used"),
-        ('FEEDS={"rows.jsonl": {}}', "FEEDS cannot be used"),
-        ("SCHEDULER=scrapy.core.scheduler.Scheduler", "SCHEDULER cannot be used"),
+        ("JOBDIR=job", "JOBDIR cannot be used: expected no value with --processes"),
+        ('FEEDS={"rows.jsonl": {}}', "FEEDS cannot be used: expected a URI for each process"),
+        ("SCHEDULER=scrapy.core.scheduler.Scheduler", "SCHEDULER cannot be used: expected"),
+        # One that was set is not replaced by another server.
+        (
+            "REDIS_URL=redis://:s3cret-pw@127.0.0.1:9/0",
+            "Redis at redis://***@127.0.0.1:9/0 is",
+        ),
+        ("REDIS_HOST=", "REDIS_URL cannot be used: expected a Redis server for --processes"),
     ],
 )
-def test_what_several_processes_cannot_keep_to(start: Any, setting: str, said: str) -> None:
-    """It is refused before anything is started, and the error names the way out."""
-    command = start(10, 2, "-s", setting)
+def test_what_several_processes_cannot_do(
+    setting: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before a process is started, and the error says what would do."""
+    monkeypatch.setenv("PATH", str(Path.cwd()))  # no redis-server here
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("some_news.py").write_text(AIR.format(kind="AirSpider"))
+    status = run.main(["some_news.py", "--processes", "2", "-s", setting])
+    error = capsys.readouterr().err
 
-    assert command.wait() == 2
-    assert said in command.log
-
-
-def test_a_feed_for_each_process(start: Any) -> None:
-    """A URI that names the process is one feed for each."""
-    feeds = json.dumps({"rows.%(netspy_process)s.jsonl": {"format": "jsonlines"}})
-    command = start(60, 2, "-a", "seconds=0.01", "-s", f"FEEDS={feeds}")
-
-    assert command.wait() == 0, command.log[-3000:]
-    found = [json.loads(line) for n in (1, 2) for line in Path(f"rows.{n}.jsonl").open()]
-    assert len({one["url"] for one in found if "n=" in one["url"]}) == 60
+    assert status == 2
+    assert f"netspy-run: error: {said}" in error
+    assert "s3cret-pw" not in error
+    if setting == "REDIS_HOST=":
+        assert "apt install redis-server" in error
 
 
 def test_one_that_cannot_start(start: Any) -> None:
@@ -448,48 +449,43 @@ def test_one_that_cannot_start(start: Any) -> None:
 def test_one_process(start: Any, site: Any) -> None:
     """Without --processes it is a crawl as any other, and needs no Redis."""
     Path("nothing").mkdir()
-    command = start(20, 1, PATH=f"{os.getcwd()}/nothing")
+    command = start(20, 1, PATH=str(Path("nothing").absolute()))
 
     assert command.wait() == 0
     assert site.hits("/page/1") == 20
-    assert command.record["pages"] == 20
+    assert command.record["pages"] == 21
     assert "processes" not in command.record
 
 
-def _most_at_once(arrivals: list[float], seconds: float) -> int:
-    return max(
-        sum(1 for other in arrivals if 0 <= other - one < seconds) for one in arrivals
-    )
+def most_at_once(site: Any, host: str, seconds: float) -> int:
+    """Return how many requests came to *host* within so many seconds at most."""
+    moments = times(site, "/slow", host)
+    return max(sum(1 for other in moments if 0 <= other - one < seconds) for one in moments)
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize(("places", "count"), [(4, 2), (1, 2)])
-def test_a_site_sees_the_load_of_one_process(
-    start: Any, site: Any, places: int, count: int
-) -> None:
-    """CONCURRENT_REQUESTS_PER_DOMAIN is what all processes together have in flight there."""
+def test_sites_see_the_load_of_one_process(start: Any, site: Any) -> None:
+    """What may be in flight at a domain is divided, also where there are fewer places than
+    processes; a delay is kept by all together."""
+    policies = {
+        f"127.0.0.1:{site.port}": {"concurrency": 1, "delay": 0},
+        f"127.0.0.2:{site.port}": {"concurrency": 4},
+        f"127.0.0.3:{site.port}": {"delay": 0.25, "jitter": 0},
+    }
+    urls = [site.url(f"/slow?ms=300&n={n}", f"127.0.0.{1 + n % 2}") for n in range(16)]
+    urls += [site.url(f"/page/1?n={n}", "127.0.0.3") for n in range(12)]
     command = start(
-        24 if places > 1 else 8, count, "-a", "path=/slow?ms=300&n=",
-        "-s", f"CONCURRENT_REQUESTS_PER_DOMAIN={places}",
+        0, 2, "-a", f"urls={json.dumps(urls)}",
+        "-s", f"NETSPY_DOMAIN_POLICIES={json.dumps(policies)}",
     )  # fmt: skip
 
     assert command.wait() == 0, command.log[-3000:]
-    arrivals = [one.t for one in site.log() if one.path.startswith("/slow")]
-    assert len(arrivals) == (24 if places > 1 else 8)
-    assert _most_at_once(arrivals, 0.28) <= places
-
-
-@pytest.mark.timed
-def test_a_delay_is_that_of_all(start: Any, site: Any) -> None:
-    """DOWNLOAD_DELAY is kept by all processes together (GLOBAL_THROTTLE)."""
-    command = start(
-        16, 2, "-s", "DOWNLOAD_DELAY=0.25", "-s", "RANDOMIZE_DOWNLOAD_DELAY=False",
-    )  # fmt: skip
-
-    assert command.wait() == 0, command.log[-3000:]
-    arrivals = sorted(one.t for one in site.log() if one.path.startswith("/page"))
-    gaps = [b - a for a, b in zip(arrivals[4:], arrivals[5:], strict=False)]
-    assert len(arrivals) == 16
+    assert len(pages(rows())) == len(urls)
+    assert most_at_once(site, "127.0.0.1", 0.28) == 1
+    assert most_at_once(site, "127.0.0.2", 0.28) <= 4
+    slow = times(site, "/page/1", "127.0.0.3")
+    # The first requests of a process wait for their connection.
+    gaps = [after - before for before, after in pairwise(slow[4:])]
     assert min(gaps) >= 0.2, gaps
 
 

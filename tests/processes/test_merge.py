@@ -69,7 +69,7 @@ def test_the_block_for_people() -> None:
     assert "  pages    10" in lines
     assert "  rests    3" in lines
     assert "    a.example: 3 rests, 4 s" in lines
-    assert "  SqlitePipeline: rows 8 stored, 0 refused, 0 dumped" in lines
+    assert "  SqlitePipeline: rows 10 stored, 0 refused, 0 dumped" in lines
     assert any("10 requests in requests.jsonl" in line for line in lines)
     assert lines[-5:] == [
         "  process 1: 5 pages, stopped",
