@@ -45,7 +45,9 @@ _LAST_AT_ONCE: Final = 10.0
 def main() -> int:
     """Do the job that stdin tells; return the exit status."""
     job = Job.decode(sys.stdin.buffer.readline())
-    os.set_inheritable(job.report_fd, False)
+    for fd in (job.report_fd, job.hold_fd):
+        if fd is not None:
+            os.set_inheritable(fd, False)  # programs that it starts may outlive it
     orphaned = _outlive_nobody(os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -60,7 +62,7 @@ def main() -> int:
     error = _crawl(process, crawler, job.arguments)
     if error is not None:
         reporter.failed(f"{type(error).__name__}: {error}")
-    if orphaned.is_set() and job.owns_server and reporter.node is not None:
+    if orphaned.is_set() and job.hold_fd is not None and reporter.node is not None:
         unfinished.rescue(crawler, reporter.node.base)
     return int(process.bootstrap_failed or error is not None)
 

@@ -23,10 +23,10 @@ class Job:
     """``sys.path`` of the command: the project may have been found from a folder below it."""
     label: str
     """What the process is called: its number, and its letter if it took another one's place."""
-    owns_server: bool
-    """Whether the queue ends with the run: its server is the run's own."""
     report_fd: int
     """Where it writes what it tells of itself."""
+    hold_fd: int | None
+    """What keeps the run's own redis-server alive, with which the queue ends; None: it has none."""
 
     def encode(self) -> bytes:
         """Return the line that says so; raises TypeError for a setting that is not JSON."""

@@ -14,7 +14,7 @@ from netspy_scrapy.processes.share import Share
 from netspy_scrapy.redis.connection import driver
 from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.redis.scheduler import RedisScheduler
-from netspy_scrapy.settings import user_set, without_secrets
+from netspy_scrapy.settings import IncrementalSettings, user_set, without_secrets
 from netspy_scrapy.spiders.setup import ADDON
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class Plan:
         }
         effective = settings.copy()
         spider.update_settings(effective)
-        _refuse(effective)
         redis = RedisSettings.from_settings(effective)
-        driver("REDIS_URL", redis.shown)
         has_server = user_set(effective, "REDIS_URL") or redis.source != "REDIS_URL"
+        _refuse(effective, has_server=has_server)
+        driver("REDIS_URL", redis.shown)
         return cls(spider, target, arguments, given, effective, count, has_server)
 
     def settings_of(self, number: int, run: str, server: str | None) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Plan:
         return mine
 
 
-def _refuse(settings: BaseSettings) -> None:
+def _refuse(settings: BaseSettings, *, has_server: bool) -> None:
     if settings.get("JOBDIR"):
         raise ConfigError(
             "JOBDIR", settings["JOBDIR"], "no value with --processes: the queue is in Redis. A "
@@ -106,6 +106,12 @@ def _refuse(settings: BaseSettings) -> None:
             raise ConfigError(
                 "SCHEDULER", _name(scheduler), f"{_SCHEDULER} with --processes, or no value"
             )
+    incremental = IncrementalSettings.from_settings(settings)
+    if incremental.enabled and (incremental.store != "redis" or not has_server):
+        raise ConfigError(
+            "NETSPY_INCREMENTAL_STORE", incremental.store, '"redis" with --processes, and a server '
+            "of your own (REDIS_URL), which keeps what is known of pages for the next run",
+        )  # fmt: skip
     for uri in settings.getdict("FEEDS"):
         text = str(uri)
         if _IN_FEED not in text and not text.startswith("stdout:"):

@@ -84,11 +84,11 @@ class Supervisor:
             watch.cancel()
             run = await self._end()
         finally:
-            for worker in self._workers:
-                worker.signal(signal.SIGKILL)
             if self._work is not None:
                 self._work.close()
-            if self._server is not None:
+            # Where something went wrong here, processes may be left: they end when the command has,
+            # and the server with them.
+            if self._server is not None and not self._running:
                 await self._server.stop()
         self._say(run)
         if self._signal:
@@ -125,11 +125,10 @@ class Supervisor:
             ),
             path=list(sys.path),
             label=worker.label,
-            owns_server=server is not None,
             report_fd=writing,
+            hold_fd=server.hold_fd if server is not None else None,
         )
-        kept = [server.hold_fd] if server is not None else []
-        task = asyncio.ensure_future(worker.run(job, reading, self._log, self._out, kept))
+        task = asyncio.ensure_future(worker.run(job, reading, self._log, self._out))
         self._workers.append(worker)
         self._running[task] = worker
 
@@ -141,6 +140,8 @@ class Supervisor:
         if worker.reason is None and worker.node is not None:
             await self._abandon(worker)
         if self._reason is not None:
+            if worker.node is None and worker.error is None:
+                worker.fate = "stopped before it began"
             return
         if worker.has_died:
             self._replace(worker)

@@ -18,8 +18,6 @@ from netspy_scrapy.processes.merge import Part
 from netspy_scrapy.processes.output import relay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from netspy_scrapy.processes.output import LogOutput, PlainOutput
 
 logger = logging.getLogger(__name__)
@@ -54,15 +52,13 @@ class Worker:
         self._listening: list[asyncio.Task[None]] = []
 
     # Running -------------------------------------------------------------------------------------
-    async def run(
-        self, job: Job, report: int, log: LogOutput, out: PlainOutput, kept: Sequence[int]
-    ) -> None:
-        """Run the process to its end; *report* is read, and *kept* are descriptors it inherits."""
+    async def run(self, job: Job, report: int, log: LogOutput, out: PlainOutput) -> None:
+        """Run the process to its end; *report* is the other end of what it tells of itself."""
         loop = asyncio.get_running_loop()
         process = self._process = subprocess.Popen(  # noqa: S603, ASYNC220 - it takes milliseconds
             [sys.executable, "-m", _PROGRAM, job.target, self.label],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            pass_fds=[job.report_fd, *kept],
+            pass_fds=[fd for fd in (job.report_fd, job.hold_fd) if fd is not None],
             start_new_session=True,  # Ctrl-C on the terminal is for the command, which passes it on
             env={**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace"},
         )  # fmt: skip
