@@ -84,6 +84,8 @@ class RedisScheduler(Scheduler):
 
     df: BaseDupeFilter
     checks_redis = True
+    is_shared = True
+    """Whether other nodes work on what is queued."""
 
     # Scrapy's interface --------------------------------------------------------------------------
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -282,6 +284,12 @@ class RedisScheduler(Scheduler):
             min(wanted, self.settings.batch), width, [*self._paced, *full, *self._others],
             settings.share, settings.places,
         )  # fmt: skip
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether the engine waits for an answer of the queue's."""
+        leases = self.leases
+        return not leases.fresh_total or leases.started >= self.settings.unacknowledged
 
     def handed(self, answer: Handed) -> None:
         """Take in tasks."""
