@@ -303,6 +303,10 @@ class Addon:
             QueueSettings.from_settings(settings)
             RedisSettings.from_settings(settings)
             driver("SCHEDULER", _name(settings["SCHEDULER"]))
+        elif read_bool(settings, "NETSPY_SHARED_START"):
+            raise ConfigError(
+                "NETSPY_SHARED_START", True, "False where SCHEDULER is no RedisScheduler"
+            )
         if user_set(settings, "SPIDER_THREAD_COUNT"):
             read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
         if settings.getpriority("REQUEST_TIMEOUT") is not None:

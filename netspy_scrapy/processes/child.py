@@ -49,6 +49,7 @@ def main() -> int:
         if fd is not None:
             os.set_inheritable(fd, False)  # programs that it starts may outlive it
     orphaned = _outlive_nobody(os.dup(0))
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

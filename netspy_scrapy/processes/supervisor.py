@@ -137,6 +137,9 @@ class Supervisor:
         """See what is to be done when a process has ended."""
         worker = self._running.pop(task)
         task.result()
+        if worker.node is not None:
+            assert self._work is not None
+            self._work.base = worker.node.base  # a spider may have named itself when it was made
         if worker.reason is None and worker.node is not None:
             await self._abandon(worker)
         if self._reason is not None:
@@ -150,6 +153,7 @@ class Supervisor:
             self._stop(
                 worker.reason or "process_failed",
                 f"Process {worker.label} {worker.ending()}: the others are stopped",
+                logging.INFO if worker.is_well else logging.ERROR,
             )
 
     async def _abandon(self, worker: Worker) -> None:
@@ -194,17 +198,17 @@ class Supervisor:
         name = signal.Signals(number).name
         if not self._signal:
             self._signal = number
-            self._stop("shutdown", f"Received {name}: stopping. Send it again to stop at once")
+            text = f"Received {name}: stopping. Send it again to stop at once"
+            self._stop("shutdown", text, logging.INFO)
             return
         logger.info("Received %s again: stopping at once", name)
         for worker in self._running.values():
             worker.signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(_AT_ONCE, self._kill)
 
-    def _stop(self, reason: str, message: str) -> None:
+    def _stop(self, reason: str, message: str, level: int = logging.ERROR) -> None:
         """Have all processes stop gently, once."""
-        log = logger.info if reason == "shutdown" else logger.error
-        log("%s", message)
+        logger.log(level, "%s", message)
         if self._reason is None:
             self._reason = reason
             for worker in self._running.values():

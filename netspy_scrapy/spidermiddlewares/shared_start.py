@@ -6,9 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import _scrapy
-from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.redis.first_requests import FirstRequests
-from netspy_scrapy.redis.scheduler import RedisScheduler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,6 +14,8 @@ if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+    from netspy_scrapy.redis.scheduler import RedisScheduler
 
 
 class SharedStartMiddleware:
@@ -37,12 +37,7 @@ class SharedStartMiddleware:
         """Pass on what ``start()`` yields, or nothing."""
         spider: Spider | None = self._crawler.spider
         assert spider is not None
-        scheduler = _scrapy.scheduler_of(self._crawler)
-        # isinstance() would ask Scrapy's metaclass, which takes all that looks like a scheduler.
-        if RedisScheduler not in type(scheduler).__mro__:
-            raise ConfigError(
-                "NETSPY_SHARED_START", True, "False where SCHEDULER is not RedisScheduler"
-            )
+        scheduler: RedisScheduler = _scrapy.scheduler_of(self._crawler)
         begin = getattr(spider, "netspy_begin", None)
         if begin is not None:
             begin()

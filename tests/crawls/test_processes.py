@@ -50,7 +50,7 @@ class News(mw.{kind}):
     }}
 
     def start_callback(self):
-        print("start_callback", flush=True)
+        print("start_callback")
 
     def start_requests(self):
         yield mw.Request(self.base + "/page/2", callback=self.list)

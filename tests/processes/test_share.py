@@ -12,6 +12,7 @@ from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.processes.share import Share
 from netspy_scrapy.redis.queue import Push, QueueNames, RedisQueue
 from netspy_scrapy.settings import PolitenessSettings
+from tests.crawling import PlainSpider, crawl
 
 if TYPE_CHECKING:
     from tests.servers.redis import Redis
@@ -67,6 +68,12 @@ def test_what_is_divided(settings: dict[str, object], whole: int) -> None:
     parts = [politeness(share, **settings).pace_of("a.example").concurrency for share in shares(3)]
 
     assert sum(parts) == whole
+
+
+def test_a_shared_start_wants_a_shared_queue() -> None:
+    """NETSPY_SHARED_START without RedisScheduler is refused: nobody would yield anything."""
+    with pytest.raises(ConfigError, match="NETSPY_SHARED_START"):
+        crawl(PlainSpider, {"NETSPY_SHARED_START": True})
 
 
 def test_a_domain_that_is_left_to_others() -> None:
