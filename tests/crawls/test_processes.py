@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 AIR = """
 import json
+import os
 import time
 import netspy_scrapy as mw
 
@@ -63,6 +64,8 @@ class News(mw.{kind}):
 
     def parse(self, request, response):
         time.sleep(float(getattr(self, "seconds", 0)))
+        if getattr(self, "poison", None) and request.url.endswith("n=13"):
+            os._exit(3)
         yield {{"url": request.url}}
         same = Same()
         same.table_name = "items"
@@ -300,6 +303,20 @@ def test_one_that_is_killed(start: Any, site: Any) -> None:
     assert record["pages"] <= site.hits("/page/1")
     assert not command.family
     assert not left_behind()
+
+
+def test_a_page_that_kills_its_process(start: Any, site: Any) -> None:
+    """It is given up and dumped; all other pages are stored, or dumped with it."""
+    command = start(40, 2, "-a", "poison=1", "-s", "NETSPY_MAX_DELIVERIES=2")
+
+    assert command.wait() == 1
+    done, given_up = set(pages(rows())), {one["url"] for one in dumped()}
+    assert done | given_up == {site.url(f"/page/1?n={n}") for n in range(40)}
+    assert site.url("/page/1?n=13") in given_up
+    assert command.record["reason"] == "finished"
+    fates = [one["fate"] for one in command.record["processes"]]
+    assert sum("ended with exit status 3 in the midst of its work" in fate for fate in fates) == 2
+    assert fates.count("finished") == 2
 
 
 def test_ctrl_c(start: Any, site: Any) -> None:
