@@ -186,10 +186,9 @@ class ResponseCache:
         self._context.stats.inc_value(keys.CACHE_DISCARDED)
         self._write_soon()
 
-    @property
-    def oldest_age(self) -> float:
-        """Seconds since the oldest answer that was used was stored."""
-        return self._clock() - (self._oldest_hit or self._clock())
+    def oldest_age(self) -> str:
+        """Return how old the oldest answer is that was used."""
+        return age_text(self._clock() - (self._oldest_hit or self._clock()))
 
     # Opening and closing -------------------------------------------------------------------------
     async def open(self) -> None:

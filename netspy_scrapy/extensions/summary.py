@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from scrapy import signals
@@ -13,14 +12,14 @@ from scrapy.exceptions import NotConfigured
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.extensions.record import MARK, by_cause, run_record
-from netspy_scrapy.health import DomainRecord
-from netspy_scrapy.logs import age_text
 from netspy_scrapy.settings import read_bool
 
 if TYPE_CHECKING:
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
+
+    from netspy_scrapy.health import DomainRecord
 
 logger = logging.getLogger(__name__)
 
@@ -50,60 +49,18 @@ class RunSummary:
     async def spider_closed(self, spider: Spider, reason: str) -> None:
         """Log the summary, once the dumps are written."""
         context = CrawlContext.of(self._crawler)
-        await all_is_counted(context)
-        stats = context.stats.get_stats()
-        text = "\n".join(summary_lines(spider.name, reason, stats, SummaryFacts.of(context)))
+        await context.request_dump.flush()
+        if context.cache is not None:
+            await context.cache.close()  # so that all of it is counted
+        text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
-        record = run_record(spider.name, reason, stats, context)
+        record = run_record(spider.name, reason, context.stats.get_stats(), context)
         logger.info("%s %s", MARK, json.dumps(record), extra={"spider": spider})
 
 
-async def all_is_counted(context: CrawlContext) -> None:
-    """Wait for what is still to be counted when the spider is closed."""
-    await context.request_dump.flush()
-    if context.cache is not None:
-        await context.cache.close()
-
-
-@dataclass
-class SummaryFacts:
-    """What a summary says besides the stats."""
-
-    sinks: list[str] = field(default_factory=list)
-    domains: dict[str, DomainRecord] = field(default_factory=dict)
-    """Those that rested."""
-    item_path: str = ""
-    """The dump files."""
-    request_path: str = ""
-    cache_path: str = ""
-    cache_age: float = 0.0
-    """Seconds since the oldest answer that was used was stored."""
-
-    @classmethod
-    def of(cls, context: CrawlContext) -> SummaryFacts:
-        """Return the facts of one crawl."""
-        cache = context.cache
-        return cls(
-            sinks=[batcher.name for batcher in context.intake.batchers],
-            domains=dict(context.politeness.health.records),
-            item_path=context.dump_settings.item_path,
-            request_path=context.dump_settings.request_path,
-            cache_path=cache.settings.path if cache is not None else "",
-            cache_age=cache.oldest_age if cache is not None else 0.0,
-        )
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> SummaryFacts:
-        """Return the facts that :meth:`to_dict` told of."""
-        domains = {name: DomainRecord(**one) for name, one in fields["domains"].items()}
-        return cls(**{**fields, "domains": domains})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what another process makes them of: JSON."""
-        return asdict(self)
-
-
-def summary_lines(name: str, reason: str, stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
+def summary_lines(
+    name: str, reason: str, stats: dict[str, Any], context: CrawlContext
+) -> list[str]:
     """Return the lines of the summary, from the stats of a run."""
     lines = [f"Run summary of {name} ({reason})"]
     pages = stats.get("response_received_count", 0)
@@ -119,7 +76,7 @@ def summary_lines(name: str, reason: str, stats: dict[str, Any], facts: SummaryF
     rests, circuits = stats.get(keys.RESTS, 0), stats.get(keys.CIRCUITS, 0)
     if rests or circuits:
         lines.append(_line("rests", rests, {"circuits opened": circuits}))
-        lines += _domain_lines(facts.domains)
+        lines += _domain_lines(context.politeness.health.records)
     filtered = {
         "duplicate requests": stats.get("dupefilter/filtered", 0),
         "outside allowed_domains": stats.get("offsite/filtered", 0),
@@ -132,8 +89,8 @@ def summary_lines(name: str, reason: str, stats: dict[str, Any], facts: SummaryF
         "refused": stats.get(keys.ITEMS_REFUSED, 0),
     }
     lines.append(_line("items", stats.get(keys.ITEMS, 0), items))
-    lines += [_sink_line(name, stats) for name in facts.sinks]
-    lines += [f"  ! {step}" for step in _next_steps(stats, facts)]
+    lines += [_sink_line(batcher.name, stats) for batcher in context.intake.batchers]
+    lines += [f"  ! {step}" for step in _next_steps(stats, context)]
     return lines
 
 
@@ -217,12 +174,12 @@ def _sink_line(sink: str, stats: dict[str, Any]) -> str:
     return f"  {sink}: rows " + ", ".join(parts)
 
 
-def _next_steps(stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
+def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
     steps = []
-    if stats.get(keys.CACHE_HITS) and facts.cache_path:
+    if stats.get(keys.CACHE_HITS) and context.cache is not None:
         steps.append(
-            f"{stats[keys.CACHE_HITS]} answers are copies from {facts.cache_path}, up "
-            f"to {age_text(facts.cache_age)} old: netspy-cache --clear has them fetched again"
+            f"{stats[keys.CACHE_HITS]} answers are copies from {context.cache.settings.path}, up "
+            f"to {context.cache.oldest_age()} old: netspy-cache --clear has them fetched again"
         )
     errors = stats.get(keys.CACHE_ERRORS)
     if errors:
@@ -230,12 +187,14 @@ def _next_steps(stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
             f"{errors} answers could not be read from the response cache, or not be stored in it: "
             "LOG_LEVEL=DEBUG shows why"
         )
-    rows = _total(keys.ROWS_DUMPED, stats, facts)
+    rows = _total(keys.ROWS_DUMPED, stats, context)
     if rows:
-        steps.append(f"{rows} rows in {facts.item_path}: netspy-retry --items stores them")
+        steps.append(
+            f"{rows} rows in {context.dump_settings.item_path}: netspy-retry --items stores them"
+        )
     requests = stats.get(keys.REQUESTS_DUMPED, 0)
     if requests:
-        path = facts.request_path
+        path = context.dump_settings.request_path
         steps.append(f"{requests} requests in {path}: netspy-retry --requests fetches them")
     unfiltered, unrecorded = stats.get(keys.UNFILTERED_BATCHES), stats.get(keys.FILTER_DEGRADED)
     if unfiltered:
@@ -244,10 +203,10 @@ def _next_steps(stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
         )
     if unrecorded:
         steps.append(f"{unrecorded} fingerprints were not kept: a later run does not know them")
-    lost = _total(keys.ROWS_LOST, stats, facts)
+    lost = _total(keys.ROWS_LOST, stats, context)
     if lost:
         steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
-    in_doubt = _total(keys.ROWS_IN_DOUBT, stats, facts)
+    in_doubt = _total(keys.ROWS_IN_DOUBT, stats, context)
     if in_doubt:
         steps.append(
             f"{in_doubt} rows may be stored twice: the connection broke before the server "
@@ -260,5 +219,6 @@ def _next_steps(stats: dict[str, Any], facts: SummaryFacts) -> list[str]:
     return steps
 
 
-def _total(key: str, stats: dict[str, Any], facts: SummaryFacts) -> int:
-    return sum(stats.get(key.format(sink=name), 0) for name in set(facts.sinks))
+def _total(key: str, stats: dict[str, Any], context: CrawlContext) -> int:
+    names = {batcher.name for batcher in context.intake.batchers}
+    return sum(stats.get(key.format(sink=name), 0) for name in names)

@@ -24,9 +24,8 @@ from netspy_scrapy.commands.project import find_spider, settings_of_script
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import NetspyError
 from netspy_scrapy.extensions.record import run_record
-from netspy_scrapy.extensions.summary import SummaryFacts, all_is_counted
 from netspy_scrapy.processes import unfinished
-from netspy_scrapy.processes.job import Job, Node, Report, tell
+from netspy_scrapy.processes.job import Job, Node, tell
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -119,22 +118,20 @@ class _Reporter:
     async def _report_on(self) -> None:
         while True:
             await asyncio.sleep(_INTERVAL)
-            tell(self._job.report_fd, "report", report=asdict(self._report("")))
+            tell(self._job.report_fd, "report", record=self._record(""))
 
     async def _spider_closed(self, reason: str) -> None:
         if self._task is not None:
             self._task.cancel()
-        await all_is_counted(CrawlContext.of(self._crawler))
-        tell(self._job.report_fd, "closed", report=asdict(self._report(reason)), reason=reason)
-
-    def _report(self, reason: str) -> Report:
         context = CrawlContext.of(self._crawler)
-        stats: dict[str, Any] = context.stats.get_stats()
-        return Report(
-            record=run_record(context.spider_name, reason, stats, context),
-            stats={name: value for name, value in stats.items() if type(value) is int},
-            facts=SummaryFacts.of(context).to_dict(),
-        )
+        await context.request_dump.flush()
+        if context.cache is not None:
+            await context.cache.close()  # so that all of it is counted
+        tell(self._job.report_fd, "closed", record=self._record(reason), reason=reason)
+
+    def _record(self, reason: str) -> dict[str, Any]:
+        context = CrawlContext.of(self._crawler)
+        return run_record(context.spider_name, reason, context.stats.get_stats(), context)
 
 
 def _outlive_nobody(lifeline: int) -> threading.Event:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -47,18 +47,6 @@ class Node:
     """What the keys of the queue begin with."""
     start: str
     """The key that tells of the first requests."""
-
-
-@dataclass
-class Report:
-    """What became of the crawl of one process so far."""
-
-    record: dict[str, Any] = field(default_factory=dict)
-    """As :func:`~netspy_scrapy.extensions.record.run_record` has it."""
-    stats: dict[str, int] = field(default_factory=dict)
-    """Scrapy's stats, as far as they are counts."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """As :class:`~netspy_scrapy.extensions.summary.SummaryFacts` has it."""
 
 
 def tell(fd: int, kind: str, **fields: Any) -> None:

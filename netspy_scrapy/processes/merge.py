@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from netspy_scrapy import stats as keys
-from netspy_scrapy.extensions.summary import SummaryFacts, summary_lines
-from netspy_scrapy.health import DomainRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from netspy_scrapy.processes.job import Report
+#: Domains that are named with their rests.
+_DOMAINS = 5
 
 
 @dataclass
@@ -25,13 +21,14 @@ class Part:
     fate: str
     """How it ended, for people."""
     is_well: bool
-    report: Report
-    """What it told last; of one that was killed, up to a second before."""
+    record: dict[str, Any]
+    """What it told last, as :func:`~netspy_scrapy.extensions.record.run_record` has it: of one that
+    was killed, up to a second before."""
 
     @property
     def pages(self) -> int:
         """Pages that it fetched."""
-        return int(self.report.record.get("pages", 0))
+        return int(self.record.get("pages", 0))
 
 
 @dataclass
@@ -42,6 +39,9 @@ class Run:
     reason: str
     elapsed: float
     parts: Sequence[Part]
+    item_path: str = ""
+    """The dump files."""
+    request_path: str = ""
     dumped: int = 0
     """Requests of the queue that the command itself dumped at the end."""
     lost: int = 0
@@ -52,7 +52,7 @@ class Run:
 
 def merged_record(run: Run) -> dict[str, Any]:
     """Return the record of a run: counts are sums; ``processes`` names each part."""
-    records = [part.report.record for part in run.parts]
+    records = [part.record for part in run.parts]
     record: dict[str, Any] = {}
     for one in records:
         record = _added(record, one)
@@ -75,40 +75,85 @@ def merged_record(run: Run) -> dict[str, Any]:
     }
 
 
-def merged_lines(run: Run) -> list[str]:
-    """Return the summary of a run for people."""
-    stats: Counter[str] = Counter()
-    for part in run.parts:
-        stats.update(part.report.stats)
-    stats[keys.REQUESTS_DUMPED] += run.dumped
-    stats[keys.REQUESTS_LOST] += run.lost
-    facts = _merged_facts(run.parts)
-    head, *rest = summary_lines(run.spider, run.reason, dict(stats), facts)
-    lines = [f"{head}, {len({one.number for one in run.parts})} processes", *rest]
+def merged_lines(run: Run, record: dict[str, Any]) -> list[str]:
+    """Return the summary of a run for people, from its *record*."""
+
+    def causes(name: str) -> dict[str, int]:
+        found: dict[str, int] = record.get(name, {})
+        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    count = len({one.number for one in run.parts})
+    lines = [f"Run summary of {run.spider} ({run.reason}), {count} processes"]
+    lines.append(_line("pages", record["pages"], causes("statuses")))
+    if record.get("cache_hits"):
+        lines.append(_line("cached", record["cache_hits"], {}))
+    for label, total, by_cause in (
+        ("retries", "retry", "retries"),
+        ("drops", "dropped", "drops"),
+        ("failures", "request_failed", "failures"),
+    ):
+        lines.append(_line(label, record.get(total, 0), causes(by_cause)))
+    lines += _rests(record.get("domains", {}))
+    if filtered := record.get("dedup_dropped", 0):
+        lines.append(_line("filtered", filtered, {"duplicate requests": filtered}))
+    duplicate = {"duplicate": record.get("item_dedup_dropped", 0)}
+    lines.append(_line("items", record.get("items", 0), duplicate))
+    sinks = {sink: _sum_of(tables) for sink, tables in record.get("sinks", {}).items()}
+    for sink, rows in sinks.items():
+        shown = [f"{rows.get(what, 0)} {what}" for what in ("stored", "refused", "dumped")]
+        shown += [f"{rows['lost']} LOST"] if rows.get("lost") else []
+        lines.append(f"  {sink}: rows {', '.join(shown)}")
+    lines += [f"  ! {step}" for step in _steps(run, record, sinks)]
     lines += [
         f"  {'process' if one.is_well else '! process'} {one.label}: {one.pages} pages, {one.fate}"
         for one in run.parts
     ]
-    return lines + [f"  ! {note}" for note in run.notes]
+    return lines
 
 
-def _merged_facts(parts: Sequence[Part]) -> SummaryFacts:
-    merged = SummaryFacts()
-    for part in parts:
-        if not part.report.facts:
-            continue
-        one = SummaryFacts.from_dict(part.report.facts)
-        merged.sinks += [name for name in one.sinks if name not in merged.sinks]
-        for name, record in one.domains.items():
-            known = merged.domains.setdefault(name, DomainRecord())
-            known.rests += record.rests
-            known.seconds += record.seconds
-            known.circuits += record.circuits
-        merged.item_path = one.item_path or merged.item_path
-        merged.request_path = one.request_path or merged.request_path
-        merged.cache_path = one.cache_path or merged.cache_path
-        merged.cache_age = max(merged.cache_age, one.cache_age)
-    return merged
+def _line(label: str, total: int, parts: dict[str, int]) -> str:
+    shown = ", ".join(f"{cause} {count}" for cause, count in parts.items() if count)
+    return f"  {label:<9}{total}" + (f"  ({shown})" if shown else "")
+
+
+def _rests(domains: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a line of all rests, and one for each of the domains that rested longest."""
+    if not domains:
+        return []
+    whole = _sum_of(domains)
+    lines = [_line("rests", whole["rests"], {"circuits opened": whole["circuits"]})]
+    longest = sorted(domains.items(), key=lambda pair: -pair[1]["seconds"])
+    for name, one in longest[:_DOMAINS]:
+        circuits = f", circuit opened {one['circuits']} times" if one["circuits"] else ""
+        lines.append(f"    {name}: {one['rests']} rests, {one['seconds']:.3g} s{circuits}")
+    if len(longest) > _DOMAINS:
+        lines.append(f"    and {len(longest) - _DOMAINS} more domains")
+    return lines
+
+
+def _steps(run: Run, record: dict[str, Any], sinks: dict[str, dict[str, int]]) -> list[str]:
+    """Return what went wrong or is left, and what helps."""
+    steps = []
+    if rows := sum(one.get("dumped", 0) for one in sinks.values()):
+        steps.append(f"{rows} rows in {run.item_path}: netspy-retry --items stores them")
+    if requests := record["requests_dumped"]:
+        steps.append(
+            f"{requests} requests in {run.request_path}: netspy-retry --requests fetches them"
+        )
+    if record.get("dedup_degraded"):
+        steps.append("the item filter was down for a while: rows may be stored twice")
+    if lost := sum(one.get("lost", 0) for one in sinks.values()):
+        steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
+    if record["requests_lost"]:
+        steps.append(f"{record['requests_lost']} requests could not be written to the dump")
+    return steps + run.notes
+
+
+def _sum_of(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for one in parts.values():
+        total = _added(total, one)
+    return total
 
 
 def _added(first: Any, second: Any) -> Any:

@@ -148,7 +148,7 @@ class Supervisor:
             return
         if worker.has_died:
             self._replace(worker)
-        elif worker.reason != "finished" or worker.status:
+        elif worker.reason != "finished":
             self._failed = self._failed or not worker.is_well
             self._stop(
                 worker.reason or "process_failed",
@@ -220,6 +220,7 @@ class Supervisor:
 
     async def _end(self) -> Run:
         """Keep what is left in the queue, and return what became of the run."""
+        dump = DumpSettings.from_settings(self._plan.settings)
         run = Run(
             spider=self._plan.spider.name,
             reason=self._reason or "finished",
@@ -227,6 +228,8 @@ class Supervisor:
             parts=[
                 one.part() for one in sorted(self._workers, key=lambda one: (one.number, one.place))
             ],
+            item_path=dump.item_path,
+            request_path=dump.request_path,
             notes=self._notes,
         )
         assert self._work is not None
@@ -263,8 +266,9 @@ class Supervisor:
 
     def _say(self, run: Run) -> None:
         if read_bool(self._plan.settings, "RUN_SUMMARY_ENABLE"):
-            logger.info("%s", "\n".join(merged_lines(run)))
-            logger.info("%s %s", MARK, json.dumps(merged_record(run)))
+            record = merged_record(run)
+            logger.info("%s", "\n".join(merged_lines(run, record)))
+            logger.info("%s %s", MARK, json.dumps(record))
 
 
 def run(plan: Plan) -> int:

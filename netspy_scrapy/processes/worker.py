@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from netspy_scrapy.processes.job import Job, Node, Report
+from netspy_scrapy.processes.job import Job, Node
 from netspy_scrapy.processes.merge import Part
 from netspy_scrapy.processes.output import relay
 
@@ -39,7 +39,8 @@ class Worker:
         self.label = f"{number}{chr(ord('a') + place) if place else ''}"
         self.node: Node | None = None
         """How the queue knows it; None: it has not come to it."""
-        self.report = Report()
+        self.record: dict[str, Any] = {}
+        """What it told last of its crawl."""
         self.reason: str | None = None
         """Why its crawl was closed; None: it was not."""
         self.error: str | None = None
@@ -91,8 +92,8 @@ class Worker:
                 self._take(json.loads(line))
 
     def _take(self, message: dict[str, Any]) -> None:
-        if "report" in message:
-            self.report = Report(**message["report"])
+        if "record" in message:
+            self.record = message["record"]
         if message["kind"] == "node":
             self.node = Node(**message["node"])
         elif message["kind"] == "closed":
@@ -129,7 +130,7 @@ class Worker:
 
     def part(self) -> Part:
         """Return its part of the summary."""
-        return Part(self.number, self.label, self.fate or self.ending(), self.is_well, self.report)
+        return Part(self.number, self.label, self.fate or self.ending(), self.is_well, self.record)
 
 
 async def _reader(pipe: Any) -> asyncio.StreamReader:
