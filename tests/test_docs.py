@@ -10,7 +10,25 @@ from typing import Any
 
 import pytest
 
-from tests.pages import BLOCK, LINK, PAGES, ROOT, blocks, dumped, name_of, run, start, write_files
+from tests.pages import (
+    BLOCK,
+    LINK,
+    PAGES,
+    ROOT,
+    all_blocks,
+    blocks,
+    dumped,
+    name_of,
+    run,
+    start,
+    write_files,
+)
+
+TRANSLATED = [
+    ("README.md", "README.zh.md"),
+    ("docs/start.md", "docs/zh/start.md"),
+    ("docs/netspy-spider.md", "docs/zh/netspy-spider.md"),
+]
 
 
 @pytest.fixture
@@ -43,6 +61,29 @@ def test_links_lead_somewhere(page: Path) -> None:
             titles = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in titles]
             assert anchor in anchors, link
+
+
+@pytest.mark.parametrize(("english", "chinese"), TRANSLATED)
+def test_chinese_pages_say_the_same(english: str, chinese: str) -> None:
+    """A page and its translation have the same code, and the same names in each row of a table."""
+    one, other = ROOT / english, ROOT / chinese
+
+    assert _code(one) == _code(other)
+    assert _rows(one) == _rows(other)
+
+
+def _code(page: Path) -> list[list[str]]:
+    """Return the code blocks without their comments."""
+    return [re.sub(r" *#.*", "", body).splitlines() for _, body in all_blocks(page)]
+
+
+def _rows(page: Path) -> list[set[str]]:
+    """Return the code in each row of the page's tables; placeholders are translated."""
+    text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return [
+        {name for name in re.findall(r"`([^`]+)`", row) if "<" not in name}
+        for row in re.findall(r"^\|.*", text, re.MULTILINE)
+    ]
 
 
 def test_the_spiders_of_the_first_pages(tmp_path: Path, serve: Any) -> None:

@@ -6,12 +6,14 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scrapy import Request, Spider
 
+import netspy_scrapy
 from netspy_scrapy import meta, policies, signals, stats
 from netspy_scrapy.commands import cache, create, incremental, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
@@ -105,6 +107,35 @@ def test_signals() -> None:
     names = [name for name in vars(signals) if name.islower() and name[0] != "_"]
 
     assert all_code(section("stats.md", "Signals")) == [n for n in names if n != "annotations"]
+
+
+def test_arguments_of_signals() -> None:
+    """A receiver gets the arguments that the page names."""
+    sent = {}
+    for path in Path(netspy_scrapy.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Attribute):
+                what = call.args[0]
+                ours = isinstance(what, ast.Attribute) and what.attr in vars(signals)
+                if call.func.attr.startswith("send_catch_log") and ours:
+                    sent[what.attr] = [one.arg for one in call.keywords if one.arg != "sender"]
+    shown = {
+        code(cells[0]): CODE.findall(cells[1]) for cells in rows(section("stats.md", "Signals"))
+    }
+
+    assert shown == sent
+
+
+def test_each_command_has_a_part() -> None:
+    """The page tells of each command that this package installs, and of no other."""
+    there = {
+        one.name
+        for group in ("console_scripts", "scrapy.commands")
+        for one in entry_points(group=group)
+        if one.value.startswith("netspy_scrapy.")
+    }
+
+    assert set(TITLE.findall(text_of("commands.md"))) == there
 
 
 def test_settings_that_do_nothing() -> None:
