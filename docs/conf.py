@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib import metadata
 
 project = "netspy-scrapy"
 copyright = "the netspy-scrapy contributors"  # noqa: A001 - Sphinx's name for it
 
-release = version("netspy-scrapy")
+release = metadata.version("netspy-scrapy")
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
 # A link that leads nowhere is a warning, and a warning ends the build.
 nitpicky = True
+# Docstrings name types of Scrapy and Python, which are documented elsewhere.
+nitpick_ignore_regex = [("py:.*", ".*")]
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "separated"
 # Titles get the anchors that they have where the repository is browsed.
 myst_heading_anchors = 3
 # A block without a language is what a terminal or a log shows.

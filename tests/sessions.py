@@ -1,12 +1,12 @@
 """Runs the terminal sessions of the documentation, as a reader would type them.
 
-A ``console`` block of a page is a session: what follows ``$`` is run by a shell, in the folder where
-the page's files are (Python blocks that begin with ``# name.py``), and each line that is shown has to
-be among those that the command wrote, in that order. ``...`` stands for any text within a line, and
-on a line of its own for any lines. A command that fails says so: ``$ command  # exit status 1``.
+A ``console`` block of a page is a session: what follows ``$`` is run by a shell, in the folder
+where the page's files are (Python blocks that begin with ``# name.py``), and each line that is
+shown has to be among those that the command wrote, in that order. ``...`` stands for any text
+within a line. A command that fails says so: ``$ command  # exit status 1``.
 
-Of the outside world are replaced: the bookshop on port 8000 (``python -m bookshop`` starts it, on a
-port that is free), the Redis on port 6379 and the path of the browser.
+Replaced are: the bookshop on port 8000 (``python -m bookshop`` starts it, on a port that is free),
+the Redis on port 6379, and the path of the browser.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.pages import FILE, all_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-ADDRESS = "127.0.0.1:8000"
+    from typing_extensions import Self
+
 REDIS = "redis://localhost:6379/0"
 BROWSER = '{"executable_path": "/usr/bin/chromium"}'
 _STATUS = re.compile(r"\s+# exit status (\d+)$")
@@ -38,11 +40,15 @@ class Session:
     def __init__(self, folder: Path, serve: Callable[..., Any], replaced: dict[str, str]) -> None:
         self._folder = folder
         self._serve = serve
-        self._replaced = dict(replaced)
-        self._shop: Any = None
+        self._port = free_port()
+        self._replaced = {
+            **replaced,
+            "127.0.0.1:8000": f"127.0.0.1:{self._port}",
+            "localhost:8000": f"localhost:{self._port}",
+        }
         self._shops = ExitStack()
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,7 +72,7 @@ class Session:
         status = _STATUS.search(command)
         environment = {
             **os.environ,
-            "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONIOENCODING": "utf-8",
         }
         done = subprocess.run(
@@ -78,24 +84,31 @@ class Session:
         for text, here in self._replaced.items():
             written = written.replace(here, text)
 
-        assert done.returncode == int(status[1] if status else 0), f"{command}\n{written}"
+        # As a shell says it: a signal is 128 and its number.
+        returned = done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+        assert returned == int(status[1] if status else 0), f"{command}: {returned}\n{written}"
         absent = first_absent(shown, written.splitlines())
         assert absent is None, f"{command}\ndoes not show: {absent}\n{written}"
 
     def _open_shop(self, command: str) -> None:
-        """Serve the shop; one that is open already closes, and its port is used again."""
+        """Serve the shop; one that is open already closes."""
         words = shlex.split(command)
         edition = int(words[words.index("--edition") + 1]) if "--edition" in words else 1
-        port = self._shop.port if self._shop is not None else 0
         self._shops.close()
-        self._shop = self._shops.enter_context(self._serve("127.0.0.1", port, edition=edition))
-        self._replaced[ADDRESS] = f"127.0.0.1:{self._shop.port}"
-        self._replaced["localhost:8000"] = f"localhost:{self._shop.port}"
+        self._shops.enter_context(self._serve("127.0.0.1", self._port, edition=edition))
 
     def _here(self, text: str) -> str:
         for name, here in self._replaced.items():
             text = text.replace(name, here)
         return text
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 def commands(body: str) -> list[tuple[str, list[str]]]:

@@ -52,7 +52,7 @@ def test_a_session_of_a_page(
 
 @pytest.mark.parametrize("page", contents("python", ""))
 def test_files_of_a_page_are_run(page: Path) -> None:
-    """A block that is a file is run: by the page's own session, or by a test that names the page."""
+    """A block that is a file is run: by the page's session, or by a test that names the page."""
     files = [match[1] for body in blocks(page, "python") if (match := FILE.match(body))]
     typed = [command for body in blocks(page, "console") for command, _ in commands(body)]
     tests = (ROOT / "tests" / "test_docs.py").read_text(encoding="utf-8")

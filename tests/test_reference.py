@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from scrapy import Request, Spider
 
 import netspy_scrapy
-from netspy_scrapy import meta, policies, signals, stats
+from netspy_scrapy import addon, exceptions, meta, policies, signals, stats
 from netspy_scrapy.commands import cache, create, incremental, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
@@ -136,6 +137,37 @@ def test_each_command_has_a_part() -> None:
     }
 
     assert set(TITLE.findall(text_of("commands.md"))) == there
+
+
+def test_where_the_parts_go() -> None:
+    """docs/scrapy-project.md names each component that the add-on puts somewhere."""
+    page = (REFERENCE.parent / "scrapy-project.md").read_text(encoding="utf-8")
+    table = page.partition("## Where the parts go")[2].partition("\n## ")[0]
+    tree = ast.parse(inspect.getsource(addon))
+    put = {
+        call.args[-2].id
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("_add", "_replace")
+        and isinstance(call.args[-2], ast.Name)
+    }
+
+    assert len(put) > 10
+    assert put <= set(all_code(table))
+
+
+def test_what_can_be_imported() -> None:
+    """The page has each public name; errors are in the tree of their module."""
+    page = text_of("api.md")
+    errors = {name for name, one in vars(exceptions).items() if isinstance(one, type)}
+    ours = {name for name in errors if issubclass(vars(exceptions)[name], exceptions.NetspyError)}
+
+    assert exceptions.__doc__ is not None
+    assert [name for name in ours if not re.search(rf"\b{name}\b", exceptions.__doc__)] == []
+    assert {
+        name for name in netspy_scrapy.__all__ if f":: netspy_scrapy.{name}\n" not in page
+    } <= ours
 
 
 def test_settings_that_do_nothing() -> None:
