@@ -19,7 +19,6 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_class_signature = "separated"
 # Titles get the anchors that they have where the repository is browsed.
 myst_heading_anchors = 3
 # A block without a language is what a terminal or a log shows.
@@ -29,4 +28,6 @@ highlight_language = "none"
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
