@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "netspy-scrapy"
 copyright = "the netspy-scrapy contributors"  # noqa: A001 - Sphinx's name for it
 
 release = metadata.version("netspy-scrapy")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "tables"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 
