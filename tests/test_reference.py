@@ -22,7 +22,10 @@ from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
 from netspy_scrapy.settings import SETTINGS, UNSUPPORTED, Setting
 from netspy_scrapy.spiders import setup
+from tests.pages import BLOCK, PAGES, name_of
 
+#: A variable of the environment, and the mark of the summary for programs.
+OTHER_NAMES = {"NETSPY_SETTING", "NETSPY_RUN_SUMMARY"}
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 TITLE = re.compile(r"^## +(.+)$", re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
@@ -183,6 +186,18 @@ def test_stats() -> None:
     keys = [name.replace("<", "{").replace(">", "}") for name in all_code(table)]
 
     assert sorted(keys) == sorted(constants(stats))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_on_each_page(page: Path) -> None:
+    """A stat or a setting of ours that a page names, exists."""
+    names = CODE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+    counted = re.compile("|".join(re.sub(r"\{.*?\}", "[^/]+", key) for key in constants(stats)))
+    stats_named = [name for name in names if re.fullmatch(r"netspy/.*[^./]", name)]
+    ours = {one for name in names for one in re.findall(r"\bNETSPY_[A-Z0-9_]+\b", name)}
+
+    assert [name for name in stats_named if not counted.fullmatch(name)] == []
+    assert {one for one in ours if "TEST" not in one} <= SETTINGS.keys() | OTHER_NAMES
 
 
 def test_meta() -> None:
