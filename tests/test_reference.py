@@ -22,7 +22,7 @@ from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
 from netspy_scrapy.settings import SETTINGS, UNSUPPORTED, Setting
 from netspy_scrapy.spiders import setup
-from tests.pages import BLOCK, PAGES, name_of
+from tests.pages import BLOCK, PAGES, all_blocks, name_of
 
 #: A variable of the environment, and the mark of the summary for programs.
 OTHER_NAMES = {"NETSPY_SETTING", "NETSPY_RUN_SUMMARY"}
@@ -263,6 +263,26 @@ def test_options_of_a_command_of_scrapys(tmp_path: Path, name: str) -> None:
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", own))
 
     assert documented_options(name) == shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_on_each_page(page: Path) -> None:
+    """A command of ours that a page shows has the options that it is shown with."""
+    typed = [line.removeprefix("$ ") for body in all_code_of(page) for line in body.splitlines()]
+    for line in typed:
+        if match := re.match(r"(?:scrapy )?(netspy-[a-z]+)(?: |$)", line):
+            options = {word for word in line.split() if re.match("--?[a-z]", word)}
+
+            assert options <= documented_options(match[1]) | {"-s"}, line
+
+
+def all_code_of(page: Path) -> list[str]:
+    """Return what a page shows of terminals, in blocks and within sentences."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        *(body for kind, body in all_blocks(page) if kind in ("bash", "console")),
+        *CODE.findall(BLOCK.sub("", text)),
+    ]
 
 
 def documented_options(command: str) -> set[str]:
