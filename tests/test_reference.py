@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider
 
-import netspy_scrapy
-from netspy_scrapy import addon, exceptions, meta, policies, signals, stats
+import netspy_scrapy.addon
+from netspy_scrapy import meta, policies, signals, stats
 from netspy_scrapy.commands import cache, create, incremental, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
@@ -146,7 +146,7 @@ def test_where_the_parts_go() -> None:
     """docs/scrapy-project.md names each component that the add-on puts somewhere."""
     page = (REFERENCE.parent / "scrapy-project.md").read_text(encoding="utf-8")
     table = page.partition("## Where the parts go")[2].partition("\n## ")[0]
-    tree = ast.parse(inspect.getsource(addon))
+    tree = ast.parse(inspect.getsource(netspy_scrapy.addon))
     put = {
         call.args[-2].id
         for call in ast.walk(tree)
@@ -163,6 +163,7 @@ def test_where_the_parts_go() -> None:
 def test_what_can_be_imported() -> None:
     """The page has each public name; errors are in the tree of their module."""
     page = text_of("api.md")
+    exceptions = netspy_scrapy.exceptions
     errors = {name for name, one in vars(exceptions).items() if isinstance(one, type)}
     ours = {name for name in errors if issubclass(vars(exceptions)[name], exceptions.NetspyError)}
 
