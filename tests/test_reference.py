@@ -7,7 +7,6 @@ import inspect
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
 from netspy_scrapy.settings import SETTINGS, UNSUPPORTED, Setting
 from netspy_scrapy.spiders import setup
-from tests.pages import BLOCK, PAGES, all_blocks, name_of
+from tests.pages import BLOCK, PAGES, ROOT, all_blocks, name_of
 
 #: A variable of the environment, and the mark of the summary for programs.
 OTHER_NAMES = {"NETSPY_SETTING", "NETSPY_RUN_SUMMARY"}
@@ -132,12 +131,8 @@ def test_arguments_of_signals() -> None:
 
 def test_each_command_has_a_part() -> None:
     """The page tells of each command that this package installs, and of no other."""
-    there = {
-        one.name
-        for group in ("console_scripts", "scrapy.commands")
-        for one in entry_points(group=group)
-        if one.value.startswith("netspy_scrapy.")
-    }
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    there = set(re.findall(r'^(netspy-\S+) = "netspy_scrapy\.', project, re.MULTILINE))
 
     page = text_of("commands.md")
 
@@ -284,10 +279,8 @@ def test_commands_on_each_page(page: Path) -> None:
 def title_of(command: str) -> str:
     """Return the part that tells of *command*: its own, or that of one which does the same."""
     _, *parts = TITLE.split(text_of("commands.md"))
-    telling = [
-        title for title, text in zip(parts[::2], parts[1::2], strict=True) if command in text
-    ]
-    return command if command in parts[::2] else telling[0]
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    return command if command in texts else next(one for one in texts if command in texts[one])
 
 
 def all_code_of(page: Path) -> list[str]:
