@@ -21,7 +21,8 @@ PAGES = [
 SHOP = "http://127.0.0.1:8000/"
 
 BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# ([\w/]+\.py)\n")
+#: A block that is a file; ``# settings.py`` is the reader's own, of which the block is a part.
+FILE = re.compile(r"# (?!settings\.py)([\w/]+\.py)\n")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
