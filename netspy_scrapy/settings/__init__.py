@@ -46,6 +46,7 @@ from netspy_scrapy.settings.table import (
     UNSUPPORTED,
     Setting,
 )
+from netspy_scrapy.settings.watching import WatchSettings
 
 __all__ = [
     "SETTINGS",
@@ -65,6 +66,7 @@ __all__ = [
     "Setting",
     "SinkSettings",
     "StatusSettings",
+    "WatchSettings",
     "deciding",
     "is_success",
     "read_bool",
