@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from scrapy import Spider
-from scrapy.utils.test import get_crawler
-
 from netspy_scrapy.domains import DomainRegistry, Pace
 from netspy_scrapy.health import DomainHealth
+from tests.crawling import idle_crawler
 
 
 class Clock:
@@ -19,7 +17,7 @@ class Clock:
 
 
 def health_and_registry(clock: Clock) -> tuple[DomainHealth, DomainRegistry]:
-    health = DomainHealth(get_crawler(Spider), clock)
+    health = DomainHealth(idle_crawler(), clock)
     registry = DomainRegistry(lambda _: Pace(), clock=clock, listeners=[health])
     return health, registry
 

@@ -52,7 +52,7 @@ def run_record(
         "dedup_dropped": stats.get("dupefilter/filtered", 0),
         "dedup_degraded": stats.get(keys.FILTER_DEGRADED, 0)
         + stats.get(keys.UNFILTERED_BATCHES, 0),
-        "items": stats.get(keys.ITEMS, 0),
+        "items": item_count(stats),
         "item_dedup_dropped": stats.get(keys.ITEMS_DUPLICATE, 0),
         "item_failed": sum(one.rows["dumped"] for one in _sinks(context)),
         # Beyond it.
@@ -94,6 +94,12 @@ def _incremental(stats: dict[str, Any]) -> dict[str, float]:
         "share": round(unchanged / asked, 4),
         "bytes_saved": stats.get(keys.INCREMENTAL_SAVED, 0),
     }
+
+
+def item_count(stats: dict[str, Any]) -> int:
+    """Return how many items came to the sinks; where there is no sink, through the pipelines."""
+    count: int = stats.get(keys.ITEMS, stats.get("item_scraped_count", 0))
+    return count
 
 
 def by_cause(stats: dict[str, Any], pattern: str) -> dict[str, int]:

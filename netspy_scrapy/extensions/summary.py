@@ -13,7 +13,7 @@ from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.extensions.exit_status import failing, findings_of
 from netspy_scrapy.extensions.next_steps import next_steps
-from netspy_scrapy.extensions.record import MARK, by_cause, run_record
+from netspy_scrapy.extensions.record import MARK, by_cause, item_count, run_record
 from netspy_scrapy.logs import bytes_text, counted, seconds_text
 from netspy_scrapy.settings import WatchSettings
 
@@ -98,7 +98,7 @@ def summary_lines(
         "duplicate": stats.get(keys.ITEMS_DUPLICATE, 0),
         "refused": stats.get(keys.ITEMS_REFUSED, 0),
     }
-    lines.append(_line("items", stats.get(keys.ITEMS, 0), items))
+    lines.append(_line("items", item_count(stats), items))
     for batcher in context.intake.batchers:
         lines += _sink_lines(batcher, stats)
     found = findings_of(context, reason)

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 _CLEAR = "\r\x1b[K"
 
 
-def is_for_people(stream: TextIO, environment: Mapping[str, str]) -> bool:
+def is_for_people(stream: TextIO | None, environment: Mapping[str, str]) -> bool:
     """Tell whether *stream* is a terminal that somebody looks at, and that can clear a line."""
-    with suppress(ValueError):  # it is closed
-        return (
-            stream.isatty()
-            and environment.get("TERM", "dumb") != "dumb"
-            and not environment.get("CI")
-        )
-    return False
+    return (
+        _is_terminal(stream)
+        and environment.get("TERM", "dumb") != "dumb"
+        and not environment.get("CI")
+    )
 
 
 class TerminalLine:
@@ -120,12 +118,15 @@ class TerminalLine:
 
 
 def _writes_to_terminal(handler: logging.Handler) -> bool:
-    stream: Any = getattr(handler, "stream", None)
-    if not isinstance(handler, logging.StreamHandler) or stream is None:
-        return False
-    with suppress(ValueError, AttributeError):
+    return isinstance(handler, logging.StreamHandler) and _is_terminal(handler.stream)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Tell whether *stream* is a terminal; None, or what is closed or no file, is none."""
+    try:
         return bool(stream.isatty())
-    return False
+    except (AttributeError, ValueError):
+        return False
 
 
 def _fitting(text: str, columns: int) -> str:

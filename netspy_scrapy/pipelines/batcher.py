@@ -405,6 +405,8 @@ class Batcher:
                 if not owed:
                     return refused, {}
             except Exception as exc:
+                if self.is_given_up:  # it was cancelled, and what it held is dumped
+                    raise asyncio.CancelledError from exc
                 # A user's sink may raise anything.
                 logger.debug("A sink raised", exc_info=True)
                 return refused | dict.fromkeys(owed, f"{type(exc).__name__}: {exc}"), {}

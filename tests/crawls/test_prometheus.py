@@ -14,17 +14,15 @@ from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from scrapy import Spider
 from scrapy.crawler import AsyncCrawlerRunner
 from scrapy.settings import Settings
-from scrapy.utils.test import get_crawler
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.extensions import prometheus
 from netspy_scrapy.metrics import COUNTER, LIMIT, CrawlMetrics
-from tests.crawling import ADDON, MEMORY, PlainSpider, crawl, reason
+from tests.crawling import ADDON, MEMORY, PlainSpider, crawl, idle_crawler, reason
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -192,7 +190,7 @@ def test_a_blocked_loop_has_no_metrics(
 
 def test_labels_are_bounded() -> None:
     """Of many domains LIMIT are told apart, always the same, and no counter ever falls."""
-    context = CrawlContext.of(get_crawler(Spider, {**ADDON}))
+    context = CrawlContext.of(idle_crawler())
     registry = context.politeness.registry
     metrics = CrawlMetrics(context)
 
@@ -226,7 +224,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     with pytest.raises(ConfigError, match=r"pip install 'netspy-scrapy\[prometheus\]'"):
-        get_crawler(Spider, {**ADDON, "NETSPY_PROMETHEUS_PORT": 9100})
+        idle_crawler({"NETSPY_PROMETHEUS_PORT": 9100})
 
 
 def test_the_documented_metrics() -> None:
@@ -235,7 +233,7 @@ def test_the_documented_metrics() -> None:
     documented = re.findall(
         r"^\| `(netspy_\w+)` \| (?:`(\w+)`)? ?\|", page.read_text(), re.MULTILINE
     )
-    metrics = CrawlMetrics(CrawlContext.of(get_crawler(Spider, {**ADDON})))
+    metrics = CrawlMetrics(CrawlContext.of(idle_crawler()))
     names = [
         (f"netspy_{one.name}" + ("_total" if one.kind == COUNTER else ""), one.label)
         for one in metrics.collect()
