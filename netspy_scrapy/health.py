@@ -71,10 +71,7 @@ class DomainHealth:
         self._count(keys.RESTS)
         record = self._record(state)
         record.rests += 1
-        if self._closing_since is None:  # else there is nothing left that would wait for it
-            begins = state.rest_until - seconds
-            record.planned += state.rest_until - max(begins, record.until)
-            record.until = state.rest_until
+        self._prolong(record, state)
         logger.warning(
             "%s rests for %.3g s: %s", state.name, seconds, state.rest_cause,
             extra={"spider": self._crawler.spider},
@@ -97,13 +94,21 @@ class DomainHealth:
         )
 
     def domain_changed(self, state: DomainState) -> None:
-        """Nothing that is told."""
+        """Count a rest that grew by too little to be told."""
+        record = self.records.get(state.name)
+        if record is not None and state.rest_until > record.until:
+            self._prolong(record, state)
 
     def _record(self, state: DomainState) -> DomainRecord:
         record = self.records.get(state.name)
         if record is None:
             record = self.records[state.name] = DomainRecord(self._now)
         return record
+
+    def _prolong(self, record: DomainRecord, state: DomainState) -> None:
+        if self._closing_since is None:  # else there is nothing left that would wait for it
+            record.planned += state.rest_until - max(self._clock(), record.until)
+            record.until = state.rest_until
 
     def _now(self) -> float:
         return self._clock() if self._closing_since is None else self._closing_since

@@ -41,12 +41,14 @@ def test_a_rest_that_grows_counts_once() -> None:
     registry.rest(registry.get("a"), 10, "why")
     clock.now = 105
     registry.rest(registry.get("a"), 10, "why")
+    clock.now = 105.5
+    registry.rest(registry.get("a"), 10, "too little to be told")
     clock.now = 200
     registry.rest(registry.get("a"), 5, "why")
     clock.now = 300
 
     record = health.records["a"]
-    assert (record.rests, record.seconds) == (3, 20)
+    assert (record.rests, record.seconds) == (3, 20.5)
 
 
 def test_the_end_of_the_run_cuts_a_rest() -> None:
