@@ -48,7 +48,7 @@ class Tty(io.StringIO):
         return not super().isatty()  # which raises once it is closed
 
 
-def on_a_terminal(folder: Any, *arguments: str, **environment: str) -> str:
+def on_a_terminal(folder: Any, *arguments: str) -> str:
     """Run Python with a terminal as its stderr, 100 columns wide; return all that it got."""
     master, slave = pty.openpty()
     os.set_blocking(master, True)
@@ -56,7 +56,7 @@ def on_a_terminal(folder: Any, *arguments: str, **environment: str) -> str:
     variables = {name: value for name, value in os.environ.items() if name != "CI"}
     process = subprocess.Popen(
         [sys.executable, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=slave,
-        stdin=subprocess.DEVNULL, env={**variables, "TERM": "xterm", **environment},
+        stdin=subprocess.DEVNULL, env={**variables, "TERM": "xterm"},
     )  # fmt: skip
     os.close(slave)
     received = bytearray()
@@ -103,6 +103,7 @@ def write(folder: Any, site: Any, *, pages: int = 6, **settings: Any) -> None:
     (folder / "spider.py").write_text(text)
 
 
+@pytest.mark.timed
 def test_a_line_among_log_records(site: Any, folder: Any) -> None:
     """It is drawn about once a second, and leaves no trace in the log on the same terminal."""
     write(folder, site)
@@ -125,6 +126,7 @@ def test_a_line_among_log_records(site: Any, folder: Any) -> None:
     assert all(re.match(r"\d{4}-\d\d-\d\d ", one) for one in seen if "line" in one)
 
 
+@pytest.mark.timed
 def test_a_line_beside_a_log_file(site: Any, folder: Any) -> None:
     """Where the log is a file the terminal has the line alone, and the file is plain text."""
     write(folder, site, LOG_FILE="crawl.log")
@@ -140,17 +142,10 @@ def test_a_line_beside_a_log_file(site: Any, folder: Any) -> None:
     assert "\r" not in log
 
 
-@pytest.mark.parametrize(
-    ("settings", "environment"),
-    [({"NETSPY_PROGRESS": False}, {}), ({}, {"CI": "true"})],
-    ids=["setting", "ci"],
-)
-def test_where_it_is_not_wanted(
-    site: Any, folder: Any, settings: dict[str, Any], environment: dict[str, str]
-) -> None:
-    """NETSPY_PROGRESS = False, and CI: there is none."""
-    write(folder, site, pages=3, **settings)
-    received = on_a_terminal(folder, "-m", "scrapy", "runspider", "spider.py", **environment)
+def test_where_it_is_not_wanted(site: Any, folder: Any) -> None:
+    """NETSPY_PROGRESS = False: there is none, nor anything else that is not text."""
+    write(folder, site, pages=3, NETSPY_PROGRESS=False)
+    received = on_a_terminal(folder, "-m", "scrapy", "runspider", "spider.py")
 
     assert "pages/s" not in received
     assert "\x1b" not in received
@@ -166,6 +161,7 @@ def test_none_in_the_shell(site: Any, folder: Any) -> None:
     assert "pages/s" not in received
 
 
+@pytest.mark.timed
 def test_a_stop_ends_the_line(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C it is gone: a second one would end the process in the midst of it."""
     terminal = Tty()

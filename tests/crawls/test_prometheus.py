@@ -69,6 +69,7 @@ class Asks(PlainSpider):
             self.answers.append(await asyncio.to_thread(read, self.port))
 
 
+@pytest.mark.timed
 def test_metrics_while_a_crawl_runs(site: Any, port: int, caplog: Any) -> None:
     """Pages, failures by cause, rows by sink, rests by domain; with the crawl they are gone."""
     site.set("/busy", body=b"page")
@@ -131,6 +132,7 @@ def test_a_port_in_use(site: Any, port: int, caplog: Any) -> None:
     )
 
 
+@pytest.mark.timed
 def test_several_crawls_of_a_process(site: Any, port: int) -> None:
     """They share the port, also two of one spider, and the last one closes it."""
 
@@ -168,6 +170,7 @@ def test_several_crawls_of_a_process(site: Any, port: int) -> None:
     assert spiders_in(parsed(again.spider.answers[0])) == {"plain"}
 
 
+@pytest.mark.timed
 def test_a_blocked_loop_has_no_metrics(
     site: Any, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
