@@ -30,6 +30,7 @@ from netspy_scrapy._scrapy.reactor import (
     shutdown_handlers,
 )
 from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
+from netspy_scrapy.stats import EXIT_STATUS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -175,8 +176,11 @@ def fail_exit(crawler: Crawler) -> None:
 
     They do so if their process object has ``bootstrap_failed`` set. No signal or setting reaches
     it, and no crawler knows it; but its ``start()`` is what runs the loop, and so is further up.
-    In a program that runs crawls in a loop of its own there is none, and the status is its affair.
+    In a program that runs crawls in a loop of its own there is none, and the status is its affair:
+    it finds it in the stats.
     """
+    if crawler.stats is not None:
+        crawler.stats.set_value(EXIT_STATUS, 1)
     for one in _callers():
         if isinstance(one, CrawlerRunnerBase) and crawler in one.crawlers:
             one.bootstrap_failed = True

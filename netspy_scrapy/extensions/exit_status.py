@@ -49,7 +49,6 @@ class ExitStatus:
         if NOTHING_STORED in found:
             context.stats.set_value(keys.NOTHING_STORED, found[NOTHING_STORED])
         if names := failing(context, found):
-            context.stats.set_value(keys.EXIT_STATUS, 1)
             why = "; ".join(f"{FINDINGS[name]} ({name})" for name in names)
             logger.warning("The exit status is 1: %s", why, extra={"spider": spider})
             _scrapy.fail_exit(self._crawler)

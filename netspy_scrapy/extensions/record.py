@@ -57,7 +57,7 @@ def run_record(
         "item_failed": sum(one.rows["dumped"] for one in _sinks(context)),
         # Beyond it.
         "reason": reason,
-        "exit_status": 1 if failing(context, found) else 0,
+        "exit_status": 1 if failing(context, found) else stats.get(keys.EXIT_STATUS, 0),
         "findings": found,
         "next_steps": next_steps(stats, context, found),
         "pages": pages,
