@@ -47,6 +47,7 @@ from netspy_scrapy.settings.table import (
     UNSUPPORTED,
     Setting,
 )
+from netspy_scrapy.settings.watching import WatchSettings
 
 __all__ = [
     "SETTINGS",
@@ -66,6 +67,7 @@ __all__ = [
     "Setting",
     "SinkSettings",
     "StatusSettings",
+    "WatchSettings",
     "deciding",
     "is_kind_of",
     "is_success",
