@@ -28,6 +28,7 @@ from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
+from netspy_scrapy.extensions.report import RunReport
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -38,6 +39,7 @@ from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.redis.settings import QueueSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
+from netspy_scrapy.report.file import ReportFile
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
@@ -267,6 +269,9 @@ class Addon:
     def _install_extensions(self, settings: BaseSettings) -> None:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
+        spider = self._crawler.spidercls
+        if ReportFile.from_settings(settings, spider.name or spider.__name__) is not None:
+            _add(settings, "EXTENSIONS", RunReport, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
         self._install_rendering(settings)
         if read_int(settings, "NETSPY_CALLBACK_THREADS"):

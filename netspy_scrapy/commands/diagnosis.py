@@ -25,6 +25,7 @@ from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.csv import CsvPipeline
 from netspy_scrapy.pipelines.sqlite import SqlitePipeline
+from netspy_scrapy.report.file import ReportFile
 from netspy_scrapy.settings import (
     SETTINGS,
     DedupSettings,
@@ -77,7 +78,8 @@ _ATTRIBUTES = {
     "max_concurrent_requests": "CONCURRENT_REQUESTS_PER_DOMAIN",
 }
 #: Settings that are shown with what is written there.
-_PATHS = ("SQLITE_PATH", "CSV_OUTPUT_DIR", "FAILED_ITEM_PATH", "FAILED_REQUEST_PATH")
+_PATHS = ("SQLITE_PATH", "CSV_OUTPUT_DIR", "FAILED_ITEM_PATH", "FAILED_REQUEST_PATH",
+          "NETSPY_REPORT")  # fmt: skip
 _LONGEST_VALUE = 60
 _KIB = 1024
 
@@ -169,7 +171,7 @@ class _Examination:
         chain = _chain(self._after, "DOWNLOADER_MIDDLEWARES")
         found.judges_robots = global_object_name(RobotsMiddleware) in chain
         found.parts = [*self._components(), *self._single(), *self._values()]
-        outputs = [*self._pipelines(), *self._feeds(), *self._dumps()]
+        outputs = [*self._pipelines(), *self._feeds(), *self._dumps(), *self._report()]
         found.outputs = [
             (out.name, out.where, out.setting, self._set_by(out.setting)) for out in outputs
         ]
@@ -410,6 +412,13 @@ class _Examination:
     def _dumps(self) -> Iterator[Output]:
         yield self._path_output("rows not stored", "FAILED_ITEM_PATH")
         yield self._path_output("requests that failed", "FAILED_REQUEST_PATH")
+
+    def _report(self) -> Iterator[Output]:
+        file = ReportFile.from_settings(self._after, self._found.name)
+        if file is not None:  # else the add-on had refused it
+            state = "exists" if file.path.exists() else "new"
+            where = f"{_shown(file.path)} ({state}, writable)"
+            yield Output("page about the run", where, "NETSPY_REPORT")
 
     def _path_output(self, name: str, setting: str, *, is_folder: bool = False) -> Output:
         try:

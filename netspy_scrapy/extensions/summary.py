@@ -11,7 +11,7 @@ from scrapy.exceptions import NotConfigured
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.extensions.record import MARK, by_cause, run_record
+from netspy_scrapy.extensions.record import MARK, by_cause, complete, run_record
 from netspy_scrapy.settings import read_bool
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ class RunSummary:
     async def spider_closed(self, spider: Spider, reason: str) -> None:
         """Log the summary, once the dumps are written."""
         context = CrawlContext.of(self._crawler)
-        await context.request_dump.flush()
-        if context.cache is not None:
-            await context.cache.close()  # so that all of it is counted
+        await complete(context)
         text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
         record = run_record(spider.name, reason, context.stats.get_stats(), context)
@@ -90,7 +88,7 @@ def summary_lines(
     }
     lines.append(_line("items", stats.get(keys.ITEMS, 0), items))
     lines += [_sink_line(batcher.name, stats) for batcher in context.intake.batchers]
-    lines += [f"  ! {step}" for step in _next_steps(stats, context)]
+    lines += [f"  ! {step}" for step in next_steps(stats, context)]
     return lines
 
 
@@ -174,7 +172,8 @@ def _sink_line(sink: str, stats: dict[str, Any]) -> str:
     return f"  {sink}: rows " + ", ".join(parts)
 
 
-def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
+def next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
+    """Return what a person may want to do after the run, a sentence each."""
     steps = []
     if stats.get(keys.CACHE_HITS) and context.cache is not None:
         steps.append(

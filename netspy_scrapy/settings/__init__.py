@@ -39,6 +39,7 @@ from netspy_scrapy.settings.storing import (
     DedupSettings,
     DumpSettings,
     IncrementalSettings,
+    ReportSettings,
     SinkSettings,
 )
 from netspy_scrapy.settings.table import (
@@ -59,6 +60,7 @@ __all__ = [
     "PaceSettings",
     "PolitenessSettings",
     "RenderSettings",
+    "ReportSettings",
     "RetrySettings",
     "RobotsSettings",
     "RuntimeSettings",

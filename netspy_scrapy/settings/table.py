@@ -210,6 +210,9 @@ SETTINGS: dict[str, Setting] = {
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
     "RUN_SUMMARY_ENABLE": Setting(True, "print the run summary"),
+    "NETSPY_REPORT": Setting(
+        "", "file of a page about the run, written at its end; %(name)s, %(time)s; empty: none"
+    ),
 }
 
 #: netspy's settings that nothing here reads yet: named when a user sets them.
