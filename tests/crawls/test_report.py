@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -166,25 +165,26 @@ def test_a_path_that_is_lost_on_the_way_costs_the_report_only(site: Any, caplog:
 
 
 def test_the_doctor_knows_it() -> None:
-    """netspy-doctor shows where the report goes, and names a path that cannot be written."""
+    """netspy-doctor shows where the report goes."""
     Path("scrapy.cfg").write_text("[settings]\ndefault = shop\n")
     Path("shop.py").write_text(
         'SPIDER_MODULES = ["books"]\nADDONS = {"netspy_scrapy.Addon": 500}\n'
     )
     Path("books.py").write_text("import scrapy\nclass Books(scrapy.Spider):\n    name = 'books'\n")
     shown = scrapy_command("netspy-doctor", "-s", "NETSPY_REPORT=%(name)s.html")
-    refused = scrapy_command("netspy-doctor", "-s", "NETSPY_REPORT=/dev/null")
 
     assert "books.html (new, writable)" in shown.stdout
     assert "RunReport" in shown.stdout
-    assert "NETSPY_REPORT = '/dev/null' cannot be used" in refused.stdout
 
 
 def scrapy_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "scrapy", *arguments], env={**os.environ, "PYTHONPATH": "."},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "scrapy", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_pages_from_the_cache_have_no_latency(site: Any) -> None:
