@@ -173,7 +173,7 @@ def test_the_doctor_knows_it() -> None:
     Path("books.py").write_text("import scrapy\nclass Books(scrapy.Spider):\n    name = 'books'\n")
     shown = scrapy_command("netspy-doctor", "-s", "NETSPY_REPORT=%(name)s.html")
 
-    assert "books.html (new, writable)" in shown.stdout
+    assert "%(name)s.html (new, writable)" in shown.stdout
     assert "RunReport" in shown.stdout
 
 
