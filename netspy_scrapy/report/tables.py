@@ -96,10 +96,10 @@ def domains(record: dict[str, Any], history: History) -> str:
         # A domain that came back after it was summed is counted twice.
         about = "up to " if history.folded else ""
         last = _domain_row(f"{about}{counted(number, 'more domain')}", total, rest, end)
+    order = ", those with the most failures, rests and retries first" * (len(shown) > 1)
     told = (
-        f"{counted(len(shown), 'domain')}, those with the most failures, rests and retries first. "
-        "A page with a refused status is a failure too. Median and 95 %: half of its pages came "
-        "within that time, and 95 in 100."
+        f"{counted(len(shown), 'domain')}{order}. A page with a refused status is a failure too. "
+        "Median and 95 %: half of its pages came within that time, and 95 in 100."
     )
     table = _table("Domain health", _DOMAIN_TITLES, rows, last)
     return f'<section><h2 id="domains">Domains</h2><p>{told}</p>\n{table}</section>'
