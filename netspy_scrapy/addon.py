@@ -28,6 +28,9 @@ from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
+from netspy_scrapy.extensions.exit_status import ExitStatus
+from netspy_scrapy.extensions.progress import Progress
+from netspy_scrapy.extensions.prometheus import PrometheusEndpoint, client
 from netspy_scrapy.extensions.report import RunReport
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
@@ -59,6 +62,7 @@ from netspy_scrapy.settings import (
     RuntimeSettings,
     SinkSettings,
     StatusSettings,
+    WatchSettings,
     deciding,
     read_bool,
     read_codes,
@@ -107,6 +111,8 @@ _START_ORDER = 10
 #: Before StartSpiderMiddleware: they are not what the spider starts with.
 _REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
+#: Before the others: its line is gone when they have something to say at the end.
+_PROGRESS_ORDER = -1
 _RUNTIME_ORDER = 0
 _CALLBACKS_ORDER = 0
 _INTAKE_ORDER = 1
@@ -273,6 +279,13 @@ class Addon:
         if ReportFile.from_settings(settings, spider.name or spider.__name__) is not None:
             _add(settings, "EXTENSIONS", RunReport, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        _add(settings, "EXTENSIONS", ExitStatus, _SUMMARY_ORDER)
+        watch = WatchSettings.from_settings(settings)
+        if watch.progress:
+            _add(settings, "EXTENSIONS", Progress, _PROGRESS_ORDER)
+        if watch.prometheus_port:
+            client(watch.prometheus_port)
+            _add(settings, "EXTENSIONS", PrometheusEndpoint, _SUMMARY_ORDER)
         self._install_rendering(settings)
         if read_int(settings, "NETSPY_CALLBACK_THREADS"):
             _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
@@ -290,7 +303,7 @@ class Addon:
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
             PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
-            IncrementalSettings,
+            IncrementalSettings, WatchSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)

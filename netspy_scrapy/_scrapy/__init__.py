@@ -14,8 +14,9 @@ from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 import scrapy.exceptions
-from scrapy import Request, signals
+from scrapy import Request
 from scrapy.core.downloader import Slot
+from scrapy.crawler import CrawlerRunnerBase
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -32,6 +33,7 @@ from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from types import FrameType
 
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
@@ -128,6 +130,14 @@ def queued(crawler: Crawler) -> int:
     return int(ready) if ready is not None else _length(slot.scheduler)
 
 
+def pending(crawler: Crawler) -> int:
+    """Return how many requests the scheduler has, those that wait for a time among them.
+
+    0 for a scheduler that does not say.
+    """
+    return _length(scheduler_of(crawler))
+
+
 def _length(scheduler: Any) -> int:
     try:
         return len(scheduler)
@@ -158,16 +168,18 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 
 def fail_exit(crawler: Crawler) -> None:
-    """Make ``scrapy crawl`` and ``scrapy runspider`` end with status 1.
+    """Make ``scrapy crawl`` and ``scrapy runspider`` end with status 1; for the loop's thread.
 
-    They do so for a crawler that has no spider once it is done, which is how Scrapy notices a
-    crawl that could not start; no signal or setting reaches the exit status.
+    They do so if their process object has ``bootstrap_failed`` set. No signal or setting reaches
+    it, and no crawler knows it; but its ``start()`` is what runs the loop, and so is further up.
+    In a program that runs crawls in a loop of its own there is none, and the status is its affair.
     """
-
-    def forget_spider() -> None:
-        crawler.spider = None
-
-    crawler.signals.connect(forget_spider, signals.engine_stopped, weak=False)
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to the process
+    while frame is not None:
+        process = frame.f_locals.get("self")
+        if isinstance(process, CrawlerRunnerBase) and crawler in process.crawlers:
+            process.bootstrap_failed = True
+        frame = frame.f_back
 
 
 def _slot(crawler: Crawler) -> Any:

@@ -13,7 +13,6 @@ from scrapy.exceptions import NotConfigured
 from netspy_scrapy import signals as our_signals
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.extensions.record import complete, run_record
-from netspy_scrapy.extensions.summary import next_steps
 from netspy_scrapy.politeness import domain_of_request
 from netspy_scrapy.report.file import ReportFile
 from netspy_scrapy.report.history import History
@@ -90,7 +89,6 @@ class RunReport:
         page = Report(
             record=run_record(spider.name, reason, stats, context),
             history=history,
-            next_steps=next_steps(stats, context),
             began=self._began,
             seconds=history.elapsed(),
         ).html()

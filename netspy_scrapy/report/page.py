@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import scrapy
 
 import netspy_scrapy
+from netspy_scrapy.logs import bytes_text
 from netspy_scrapy.report import charts, sections, tables
-from netspy_scrapy.report.text import count, counted, duration, name, sentence, size
+from netspy_scrapy.report.text import count, counted, duration, name, sentence
 
 if TYPE_CHECKING:
     from netspy_scrapy.report.history import History
@@ -46,7 +47,6 @@ class Report:
     record: dict[str, Any]
     """The run summary for programs: see ``netspy_scrapy.extensions.record``."""
     history: History
-    next_steps: list[str]
     began: datetime
     seconds: float
 
@@ -88,9 +88,11 @@ class Report:
         end = self.began + timedelta(seconds=self.seconds)
         same_day = end.date() == self.began.date()
         ended = f"{end:%H:%M:%S}" if same_day else f"{end:%Y-%m-%d %H:%M:%S}"
+        status = self.record["exit_status"]
+        failed = f'<span class="pill bad">exit status {status}</span> ' if status else ""
         return (
             f"<header><h1><bdi>{name(self.record['spider'])}</bdi></h1>\n"
-            f'<p><span class="reason">{name(self.record["reason"])}</span> '
+            f'<p><span class="pill">{name(self.record["reason"])}</span> {failed}'
             f"{self.began:%Y-%m-%d %H:%M:%S} to {ended} UTC, {duration(self.seconds)}</p></header>"
         )
 
@@ -101,7 +103,7 @@ class Report:
         rested = record["domains"].values()
         rests, circuits = (sum(one[what] for one in rested) for what in ("rests", "circuits"))
         opened = f"{counted(circuits, 'circuit')} opened" if circuits else ""
-        speed = f"{rate:.3g} a second, {size(record['bytes'])}"
+        speed = f"{rate:.3g} a second, {bytes_text(record['bytes'])}"
         of_items = f"from {counted(record['items'], 'item')}"
         tiles = [
             _Tile("page", record["pages"], speed),
@@ -119,11 +121,12 @@ class Report:
 
     def _steps(self) -> str:
         title = "<h2>What to do next</h2>"
-        if not self.next_steps:
+        steps = self.record["next_steps"]
+        if not steps:
             came = self.record["pages"]
             nothing = "Nothing is left to do." if came else "No page came: see the log."
             return f'<section class="next">{title}<p>{nothing}</p></section>'
-        items = "".join(f"<li>{sentence(step)}</li>" for step in self.next_steps)
+        items = "".join(f"<li>{sentence(step)}</li>" for step in steps)
         return f'<section class="next todo">{title}<ul>{items}</ul></section>'
 
     def _foot(self) -> str:

@@ -68,13 +68,3 @@ def duration(seconds: float) -> str:
     if hours < _HOURS:
         return f"{hours} h {rest:02} min"
     return f"{hours // 24} d {hours % 24:02} h"
-
-
-def size(number: int) -> str:
-    """Return a number of bytes."""
-    amount = float(number)
-    for unit in ("bytes", "kB", "MB"):
-        if amount < 1000:  # noqa: PLR2004
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} GB"

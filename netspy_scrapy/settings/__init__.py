@@ -39,7 +39,6 @@ from netspy_scrapy.settings.storing import (
     DedupSettings,
     DumpSettings,
     IncrementalSettings,
-    ReportSettings,
     SinkSettings,
 )
 from netspy_scrapy.settings.table import (
@@ -47,6 +46,7 @@ from netspy_scrapy.settings.table import (
     UNSUPPORTED,
     Setting,
 )
+from netspy_scrapy.settings.watching import ReportSettings, WatchSettings
 
 __all__ = [
     "SETTINGS",
@@ -67,6 +67,7 @@ __all__ = [
     "Setting",
     "SinkSettings",
     "StatusSettings",
+    "WatchSettings",
     "deciding",
     "is_success",
     "read_bool",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 _SHARED_FILTERS = ("redis", "redis-set")
-
-#: A percent sign and what may follow it.
-_PLACEHOLDER = re.compile(r"%(%|\((?:name|time)\)s|)")
 
 
 @dataclass(frozen=True)
@@ -119,30 +114,6 @@ class DumpSettings:
             request_path=read_text(settings, "FAILED_REQUEST_PATH"),
             unfinished=read_bool(settings, "DUMP_UNFINISHED_ON_EXIT"),
         )
-
-
-@dataclass(frozen=True)
-class ReportSettings:
-    """The page about a run."""
-
-    template: str
-    """Its file, with ``%(name)s`` and ``%(time)s``; empty: none is written."""
-
-    @classmethod
-    def from_settings(cls, settings: BaseSettings) -> ReportSettings:
-        """Read where the report goes."""
-        value = read(settings, "NETSPY_REPORT")
-        template = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
-        if template is None:
-            template = ""
-        if not isinstance(template, str) or not all(
-            found[1] for found in _PLACEHOLDER.finditer(template)
-        ):
-            raise ConfigError(
-                "NETSPY_REPORT", value,
-                "a path, with %(name)s and %(time)s at most, and %% for a percent sign",
-            )  # fmt: skip
-        return cls(template=template)
 
 
 @dataclass(frozen=True)

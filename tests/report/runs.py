@@ -30,15 +30,13 @@ def record(**given: Any) -> dict[str, Any]:
         "spider": "books", "reason": "finished", "pages": 0, "bytes": 0, "retry": 0,
         "request_failed": 0, "dropped": 0, "items": 0, "dedup_dropped": 0, "item_dedup_dropped": 0,
         "cache_hits": 0, "retries": {}, "failures": {}, "drops": {}, "statuses": {}, "sinks": {},
-        "domains": {},
+        "domains": {}, "next_steps": [], "exit_status": 0,
     }  # fmt: skip
     return {**empty, **given}
 
 
-def report(
-    facts: dict[str, Any], history: History, seconds: float, steps: list[str] | None = None
-) -> Report:
-    return Report(facts, history, steps or [], BEGAN, seconds)
+def report(facts: dict[str, Any], history: History, seconds: float) -> Report:
+    return Report(facts, history, BEGAN, seconds)
 
 
 def empty() -> Report:
@@ -112,14 +110,15 @@ def busy(pages: int = 10_000, domains: int = 300, seconds: float = 420) -> Repor
         },
         "CsvPipeline": {"books": {"stored": 8211}, "prices": {"stored": 8002}},
     }  # fmt: skip
-    facts = record(
-        **run.causes(), retry=run.counts["retries"].total(), request_failed=failures,
-        dropped=run.counts["drops"].total(), pages=pages, bytes=pages * 31_000, items=16_213,
-        sinks=sinks, domains=run.rested, dedup_dropped=512, item_dedup_dropped=40,
-    )  # fmt: skip
     path = "/srv/crawl/failed_requests.jsonl"
     steps = [
         "12 rows in /srv/crawl/failed_items.jsonl: netspy-retry --items stores them",
         f"{failures} requests in {path}: netspy-retry --requests fetches them",
     ]
-    return report(facts, run.history, seconds, steps)
+    facts = record(
+        **run.causes(), retry=run.counts["retries"].total(), request_failed=failures,
+        dropped=run.counts["drops"].total(), pages=pages, bytes=pages * 31_000, items=16_213,
+        sinks=sinks, domains=run.rested, dedup_dropped=512, item_dedup_dropped=40,
+        next_steps=steps,
+    )  # fmt: skip
+    return report(facts, run.history, seconds)

@@ -153,8 +153,9 @@ def hostile_run() -> Report:
         spider=HOSTILE[1], reason=HOSTILE[0], pages=len(HOSTILE), request_failed=len(HOSTILE),
         failures=causes, retries=causes, drops=causes, statuses=causes,
         sinks={name: {name: {"stored": 1}} for name in HOSTILE}, domains=rested,
+        next_steps=[*HOSTILE, "rows in https://user:secret@host.example/x"], exit_status=1,
     )  # fmt: skip
-    return report(facts, history, 1.0, [*HOSTILE, "rows in https://user:secret@host.example/x"])
+    return report(facts, history, 1.0)
 
 
 def test_hostile_names_are_shown_and_do_nothing() -> None:
