@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scrapy.utils.misc import load_object
-
 from netspy_scrapy.commands.components import brief, path_of, short_name
 from netspy_scrapy.commands.sites import delay_text
 from netspy_scrapy.redis.options import RedisSettings
@@ -24,6 +22,7 @@ from netspy_scrapy.settings import (
     SinkSettings,
     StatusSettings,
     deciding,
+    is_kind_of,
     read_bool,
     read_int,
     read_number,
@@ -173,8 +172,7 @@ class Policy:
         )  # fmt: skip
         if pages.enabled:
             yield "a page that is unchanged", pages.on_304, "NETSPY_INCREMENTAL_ON_304"
-        scheduler = load_object(settings["SCHEDULER"])
-        if isinstance(scheduler, type) and issubclass(scheduler, RedisScheduler):
+        if is_kind_of(settings["SCHEDULER"], RedisScheduler):
             redis = RedisSettings.from_settings(settings)
             yield "queue", "in Redis, shared by nodes", redis.source
             together = read_bool(settings, "GLOBAL_THROTTLE")

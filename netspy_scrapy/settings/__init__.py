@@ -22,6 +22,7 @@ from netspy_scrapy.settings.fetching import (
 )
 from netspy_scrapy.settings.reading import (
     deciding,
+    is_kind_of,
     read_bool,
     read_choice,
     read_codes,
@@ -69,6 +70,7 @@ __all__ = [
     "StatusSettings",
     "WatchSettings",
     "deciding",
+    "is_kind_of",
     "is_success",
     "read_bool",
     "read_choice",
