@@ -276,8 +276,8 @@ class Addon:
     def _install_extensions(self, settings: BaseSettings) -> None:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
-        spider = self._crawler.spidercls
-        if ReportFile.from_settings(settings, spider.name or spider.__name__) is not None:
+        name = CrawlContext.of(self._crawler).spider_name
+        if ReportFile.from_settings(settings, name) is not None:
             _add(settings, "EXTENSIONS", RunReport, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
         _add(settings, "EXTENSIONS", ExitStatus, _SUMMARY_ORDER)

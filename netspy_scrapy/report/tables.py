@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from netspy_scrapy.report.charts import share_bar
 from netspy_scrapy.report.history import DomainHistory
-from netspy_scrapy.report.text import count, counted, duration, name
+from netspy_scrapy.report.text import NONE, count, counted, duration, name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,6 @@ _DOMAINS = 100
 _TABLES = 50
 _CAUSES = 12
 
-_NONE = "\u2013"
 _OUTCOMES = ("stored", "refused", "dumped", "lost")
 
 
@@ -60,7 +59,7 @@ def _number(number: int, css: str = "") -> _Cell:
 
 
 def _time(seconds: float) -> _Cell:
-    return _Cell(duration(seconds) if seconds else _NONE, seconds, "" if seconds else "zero")
+    return _Cell(duration(seconds) if seconds else NONE, seconds, "" if seconds else "zero")
 
 
 # Domains -----------------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ def sinks(record: dict[str, Any]) -> str:
     lines = [
         (sink, table, rows)
         for sink, by_table in record["sinks"].items()
-        for table, rows in (by_table or {_NONE: {}}).items()
+        for table, rows in (by_table or {NONE: {}}).items()
     ]
     if not lines:
         return '<section><h2 id="sinks">Sinks</h2><p>No sink of this package.</p></section>'

@@ -6,6 +6,9 @@ import html
 
 from netspy_scrapy.logs import shown_url
 
+#: Stands where there is nothing.
+NONE = "\u2013"
+
 #: Characters of the longest name; of one that is longer the beginning and the end are shown.
 _LONGEST = 80
 _END = 20
@@ -20,7 +23,7 @@ def name(value: object) -> str:
     Without user and password of URLs. What has no picture of its own (control characters, marks
     that turn the direction of writing, halves of pairs) is shown as U+FFFD.
     """
-    text = shown_url(str(value))
+    text = shown_url(str(value)) or NONE
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - _END - 1]}…{text[-_END:]}"
     return html.escape("".join(one if one.isprintable() else "\ufffd" for one in text))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import scrapy
 
 import netspy_scrapy as mw
 from netspy_scrapy.context import CrawlContext
@@ -95,6 +96,24 @@ def test_of_a_netspy_spider_that_is_started(site: Any) -> None:
     assert said.startswith("twice finished")
     assert "2 pages" in said
     assert "1 retry ValueError" in said
+
+
+class Nameless(scrapy.Spider):
+    """Gets its name when it is made."""
+
+    async def start(self) -> Any:
+        yield scrapy.Request("data:,x")
+
+    def parse(self, response: Any) -> Any:
+        pass
+
+
+def test_of_a_spider_that_is_named_late() -> None:
+    """%(name)s is the name of the spider that runs."""
+    crawl(Nameless, {"NETSPY_REPORT": "%(name)s.html"}, name="late")
+
+    assert text_of("late.html").startswith("late finished")
+    assert "\u2013 1 0 0 0 0 \u2013" in text_of("late.html")  # a page without a host
 
 
 def test_of_scrapy_crawl(site: Any) -> None:
