@@ -14,16 +14,7 @@ from netspy_scrapy.report.history import (
     Latencies,
     Rest,
 )
-
-
-class Clock:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.report.runs import Clock
 
 
 @pytest.fixture
