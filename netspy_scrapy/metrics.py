@@ -84,8 +84,9 @@ _OF_SINKS = {
 class CrawlMetrics:
     """The metrics of one crawl.
 
-    A value of a label is either told apart in all answers or in none, so no counter ever falls:
-    the first LIMIT are, of those that come at once the largest.
+    Of a label LIMIT values are told apart. Of counters it is the first that come, of those that
+    come at once the largest: who is among them stays so, and no counter ever falls. Of gauges it
+    is the largest of the moment.
     """
 
     def __init__(self, context: CrawlContext) -> None:
@@ -159,7 +160,7 @@ class CrawlMetrics:
         joined: Callable[[Iterable[float]], float] = sum,
     ) -> Metric:  # fmt: skip
         """Return a metric with at most LIMIT values of its label, and OTHER."""
-        told_apart = self._told_apart.setdefault(label, set())
+        told_apart = self._told_apart.setdefault(label, set()) if kind == COUNTER else set()
         if len(told_apart) < LIMIT:
             fresh = sorted(found.keys() - told_apart, key=lambda one: (-found[one], one))
             told_apart.update(fresh[: LIMIT - len(told_apart)])

@@ -32,7 +32,7 @@ from netspy_scrapy._scrapy.reactor import (
 from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from types import FrameType
 
     from scrapy.core.engine import ExecutionEngine
@@ -58,6 +58,9 @@ CANCELLED: tuple[type[BaseException], ...] = (
     CancelledError,
     *filter(None, [getattr(scrapy.exceptions, "DownloadCancelledError", None)]),
 )
+
+#: Commands that fetch a page for a person to look at.
+_TRIALS = frozenset(f"scrapy.commands.{name}" for name in ("check", "fetch", "parse", "view"))
 
 
 def engine_of(crawler: Crawler) -> ExecutionEngine | None:
@@ -174,11 +177,21 @@ def fail_exit(crawler: Crawler) -> None:
     it, and no crawler knows it; but its ``start()`` is what runs the loop, and so is further up.
     In a program that runs crawls in a loop of its own there is none, and the status is its affair.
     """
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to the process
+    for one in _callers():
+        if isinstance(one, CrawlerRunnerBase) and crawler in one.crawlers:
+            one.bootstrap_failed = True
+
+
+def is_trial() -> bool:
+    """Tell whether a command of Scrapy's runs the loop that tries a page and stores nothing."""
+    return any(type(one).__module__ in _TRIALS for one in _callers())
+
+
+def _callers() -> Iterator[Any]:
+    """Yield the objects whose methods are running in this thread, the innermost first."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to them
     while frame is not None:
-        process = frame.f_locals.get("self")
-        if isinstance(process, CrawlerRunnerBase) and crawler in process.crawlers:
-            process.bootstrap_failed = True
+        yield frame.f_locals.get("self")
         frame = frame.f_back
 
 

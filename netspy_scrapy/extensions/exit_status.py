@@ -73,9 +73,10 @@ def _expects_rows(context: CrawlContext) -> bool:
     """Tell whether rows should have come to sinks of ours, as far as can be known.
 
     A netspy spider without ITEM_PIPELINES has the Console sink, and need not yield anything. What
-    another pipeline stores is not known here; what a feed took is.
+    another pipeline stores is not known here; what a feed took is. ``scrapy fetch`` and its like
+    store nothing.
     """
-    if not context.intake.sinks:
+    if not context.intake.sinks or _scrapy.is_trial():
         return False
     settings, stats = context.crawler.settings, context.stats
     if settings.getdict("FEEDS") and stats.get_value("item_scraped_count", 0):

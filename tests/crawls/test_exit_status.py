@@ -223,6 +223,26 @@ def test_all_is_well_is_status_0(site: Any, folder: Any) -> None:
     assert "RETURNED 0" in done.stdout
 
 
+@pytest.mark.parametrize("command", ["fetch", "parse"])
+def test_a_trial_stores_nothing(site: Any, folder: Any, command: str) -> None:
+    """scrapy fetch and its like end with 0 although a sink is there."""
+    write(folder, site)
+    (folder / "scrapy.cfg").write_text("[settings]\ndefault = settings_of_it\n")
+    (folder / "settings_of_it.py").write_text(
+        "SPIDER_MODULES = ['spider']\n"
+        "ADDONS = {'netspy_scrapy.Addon': 500}\n"
+        "ITEM_PIPELINES = {'netspy_scrapy.pipelines.csv.CsvPipeline': 1}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "scrapy", command, "--spider", "s", site.url("/page/1")],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert len(site.log()) == 1
+    assert "nothing was stored" not in done.stderr
+
+
 def test_two_crawls_of_a_process(site: Any, folder: Any) -> None:
     """A program with a CrawlerProcess finds it there, and in the stats of each crawler."""
     write(folder, site, saving="return False")
