@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 from scrapy.exceptions import NotConfigured
 
+from netspy_scrapy import _scrapy
 from netspy_scrapy import signals as our_signals
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.extensions.record import complete, run_record
@@ -55,7 +56,9 @@ class RunReport:
         return cls(crawler)
 
     def spider_opened(self) -> None:
-        """Start the clock."""
+        """Start the clock, unless a page is only tried (``scrapy fetch``): that is no run."""
+        if _scrapy.is_trial():
+            return
         self._began = datetime.now(timezone.utc)
         self._context.history = History()
 
@@ -82,7 +85,7 @@ class RunReport:
         """Write the page, once all is counted."""
         context = self._context
         history = context.history
-        if history is None:  # the crawl was closed before it was open
+        if history is None:  # a trial, or closed before it was open
             return
         await complete(context)
         stats = context.stats.get_stats()

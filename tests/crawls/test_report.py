@@ -117,7 +117,7 @@ def test_of_a_spider_that_is_named_late() -> None:
 
 
 def test_of_scrapy_crawl(site: Any) -> None:
-    """`scrapy crawl` of a project with the add-on writes it where the command line says."""
+    """`scrapy crawl` writes it where the command line says; `scrapy fetch`, a trial, does not."""
     Path("scrapy.cfg").write_text("[settings]\ndefault = shop\n")
     Path("shop.py").write_text(
         'SPIDER_MODULES = ["books"]\nADDONS = {"netspy_scrapy.Addon": 500}\n'
@@ -127,10 +127,14 @@ def test_of_scrapy_crawl(site: Any) -> None:
         f"    start_urls = [{site.url('/page/1')!r}]\n    def parse(self, response): pass\n"
     )
     done = scrapy_command("crawl", "books", "-s", "NETSPY_REPORT=out/books.html")
+    fetch = ("fetch", "--spider", "books", site.url("/page/1"))
+    tried = scrapy_command(*fetch, "-s", "NETSPY_REPORT=fetch.html")
 
     assert done.returncode == 0, done.stderr
     assert f"Report of the run: {Path('out/books.html').resolve()}" in done.stderr
     assert "1 page " in text_of("out/books.html")
+    assert "Page 1" in tried.stdout
+    assert not Path("fetch.html").exists()
 
 
 def test_where_nothing_can_be_written_nothing_starts(site: Any) -> None:
