@@ -70,6 +70,7 @@ class Progress:
         stream = sys.stderr
         self._line = shared(("terminal", id(stream)), lambda: TerminalLine(stream))
         self._seen.append((time.monotonic(), 0))
+        _scrapy.watch_closing(self._crawler, self._closing)
         self._later()
 
     def spider_closed(self) -> None:
@@ -80,6 +81,10 @@ class Progress:
             self._line.remove(self)
 
     # Own methods -------------------------------------------------------------------------------
+    def _closing(self, reason: str) -> None:
+        if reason == "shutdown":  # a second signal would end the process in the midst of the line
+            self.spider_closed()
+
     def _later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._tick)
 

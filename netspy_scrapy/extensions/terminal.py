@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -44,8 +43,6 @@ class TerminalLine:
     def show(self, owner: object, text: str) -> None:
         """Draw the line with *text* as the part of *owner*."""
         with self._lock:
-            if not self._parts:
-                atexit.register(self._clear)  # for a process that ends before the crawl does
             self._parts[owner] = text
             self._adopt_handlers()
             self._draw()
@@ -59,7 +56,6 @@ class TerminalLine:
                 self._draw()
             else:
                 self._release_handlers()
-                atexit.unregister(self._clear)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from netspy_scrapy.extensions.terminal import TerminalLine, is_for_people
+from tests.crawling import PlainSpider, crawl
 
 SPIDER = """
 import scrapy
@@ -162,6 +164,31 @@ def test_none_in_the_shell(site: Any, folder: Any) -> None:
 
     assert "Crawled (200)" in received
     assert "pages/s" not in received
+
+
+def test_a_stop_ends_the_line(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C it is gone: a second one would end the process in the midst of it."""
+    terminal = Tty()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    drawn: list[str] = []
+
+    class Stops(PlainSpider):
+        async def parse(self, response: Any) -> Any:
+            await asyncio.sleep(1.3)
+            drawn.append(terminal.getvalue())
+            stopping = asyncio.ensure_future(self.crawler.stop_async())
+            await asyncio.sleep(0.1)
+            drawn.append(terminal.getvalue())
+            del stopping
+
+    crawl(Stops, {"NETSPY_STOP_TIMEOUT": 1.5}, urls=(site.url("/hang"), site.url("/page/1")))
+
+    before, after = drawn
+    assert screen(before)[-1].startswith("plain: ")
+    assert screen(after) == [""]
+    assert terminal.getvalue() == after
 
 
 @pytest.mark.parametrize(
