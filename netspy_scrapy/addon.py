@@ -31,6 +31,7 @@ from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
 from netspy_scrapy.extensions.exit_status import ExitStatus
 from netspy_scrapy.extensions.progress import Progress
 from netspy_scrapy.extensions.prometheus import PrometheusEndpoint, client
+from netspy_scrapy.extensions.report import RunReport
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -41,6 +42,7 @@ from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.redis.settings import QueueSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
+from netspy_scrapy.report.file import ReportFile
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
@@ -274,6 +276,9 @@ class Addon:
     def _install_extensions(self, settings: BaseSettings) -> None:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
+        name = CrawlContext.of(self._crawler).spider_name
+        if ReportFile.from_settings(settings, name) is not None:
+            _add(settings, "EXTENSIONS", RunReport, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
         _add(settings, "EXTENSIONS", ExitStatus, _SUMMARY_ORDER)
         watch = WatchSettings.from_settings(settings)

@@ -40,6 +40,14 @@ logger = logging.getLogger(__name__)
 _SLOT = "download_slot"
 
 
+def domain_of_request(request: Request) -> str:
+    """Return the domain that *request* counts for."""
+    domain: str | None = request.meta.get(metakeys.DOMAIN)
+    if domain is None:
+        domain = urlparse_cached(request).netloc.rpartition("@")[2].lower()
+    return domain
+
+
 class Politeness:
     """Keeps each domain to its pace, its rests and its circuit, for one crawl.
 
@@ -118,10 +126,7 @@ class Politeness:
 
     def state_of(self, request: Request) -> DomainState:
         """Return the state of the domain that *request* counts for."""
-        domain = request.meta.get(metakeys.DOMAIN)
-        if domain is None:
-            domain = urlparse_cached(request).netloc.rpartition("@")[2].lower()
-        return self.registry.get(domain)
+        return self.registry.get(domain_of_request(request))
 
     # The queues ----------------------------------------------------------------------------------
     def add_queue(self, queue: ReadyQueue) -> None:

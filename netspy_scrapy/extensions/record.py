@@ -19,6 +19,13 @@ MARK = "NETSPY_RUN_SUMMARY"
 _STATUSES = "downloader/response_status_count/{cause}"
 
 
+async def complete(context: CrawlContext) -> None:
+    """Wait until all of a run is counted, after the spider was closed."""
+    await context.request_dump.flush()
+    if context.cache is not None:
+        await context.cache.close()
+
+
 def run_record(
     name: str, reason: str, stats: dict[str, Any], context: CrawlContext
 ) -> dict[str, Any]:

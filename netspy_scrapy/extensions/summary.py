@@ -13,7 +13,7 @@ from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.extensions.exit_status import failing, findings_of
 from netspy_scrapy.extensions.next_steps import next_steps
-from netspy_scrapy.extensions.record import MARK, by_cause, item_count, run_record
+from netspy_scrapy.extensions.record import MARK, by_cause, complete, item_count, run_record
 from netspy_scrapy.logs import bytes_text, counted, seconds_text
 from netspy_scrapy.settings import WatchSettings
 
@@ -58,9 +58,7 @@ class RunSummary:
     async def spider_closed(self, spider: Spider, reason: str) -> None:
         """Log the summary, once the dumps are written."""
         context = CrawlContext.of(self._crawler)
-        await context.request_dump.flush()
-        if context.cache is not None:
-            await context.cache.close()  # so that all of it is counted
+        await complete(context)
         text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
         record = run_record(spider.name, reason, context.stats.get_stats(), context)

@@ -47,7 +47,7 @@ from netspy_scrapy.settings.table import (
     UNSUPPORTED,
     Setting,
 )
-from netspy_scrapy.settings.watching import WatchSettings
+from netspy_scrapy.settings.watching import ReportSettings, WatchSettings
 
 __all__ = [
     "SETTINGS",
@@ -61,6 +61,7 @@ __all__ = [
     "PaceSettings",
     "PolitenessSettings",
     "RenderSettings",
+    "ReportSettings",
     "RetrySettings",
     "RobotsSettings",
     "RuntimeSettings",

@@ -219,6 +219,9 @@ SETTINGS: dict[str, Setting] = {
     ),
     # What a crawl tells of itself
     "RUN_SUMMARY_ENABLE": Setting(True, "print the run summary"),
+    "NETSPY_REPORT": Setting(
+        "", "file of a page about the run, written at its end; %(name)s, %(time)s; empty: none"
+    ),
     "NETSPY_FAIL_ON": Setting(
         ["nothing_stored"], "findings of the summary that make the exit status 1"
     ),

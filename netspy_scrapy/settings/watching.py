@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 _LAST_PORT = 65_535
+
+#: A percent sign and what may follow it.
+_PLACEHOLDER = re.compile(r"%(%|\((?:name|time)\)s|)")
 
 
 @dataclass(frozen=True)
@@ -45,3 +50,27 @@ class WatchSettings:
             prometheus_port=port,
             prometheus_host=read_text(settings, "NETSPY_PROMETHEUS_HOST"),
         )
+
+
+@dataclass(frozen=True)
+class ReportSettings:
+    """The page about a run."""
+
+    template: str
+    """Its file, with ``%(name)s`` and ``%(time)s``; empty: none is written."""
+
+    @classmethod
+    def from_settings(cls, settings: BaseSettings) -> ReportSettings:
+        """Read where the report goes."""
+        value = read(settings, "NETSPY_REPORT")
+        template = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
+        if template is None:
+            template = ""
+        if not isinstance(template, str) or not all(
+            found[1] for found in _PLACEHOLDER.finditer(template)
+        ):
+            raise ConfigError(
+                "NETSPY_REPORT", value,
+                "a path, with %(name)s and %(time)s at most, and %% for a percent sign",
+            )  # fmt: skip
+        return cls(template=template)
