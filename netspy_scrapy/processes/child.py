@@ -23,7 +23,7 @@ from netspy_scrapy import _scrapy
 from netspy_scrapy.commands.project import find_spider, settings_of_script
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import NetspyError
-from netspy_scrapy.extensions.record import run_record
+from netspy_scrapy.extensions.record import complete, run_record
 from netspy_scrapy.processes import unfinished
 from netspy_scrapy.processes.job import Job, Node, tell
 
@@ -123,10 +123,7 @@ class _Reporter:
     async def _spider_closed(self, reason: str) -> None:
         if self._task is not None:
             self._task.cancel()
-        context = CrawlContext.of(self._crawler)
-        await context.request_dump.flush()
-        if context.cache is not None:
-            await context.cache.close()  # so that all of it is counted
+        await complete(CrawlContext.of(self._crawler))
         tell(self._job.report_fd, "closed", record=self._record(reason), reason=reason)
 
     def _record(self, reason: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from netspy_scrapy.logs import bytes_text, counted, seconds_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -46,6 +48,9 @@ class Run:
     """Requests of the queue that the command itself dumped at the end."""
     lost: int = 0
     """Those of them that could not be dumped."""
+    exit_status: int = 0
+    findings: dict[str, int] = field(default_factory=dict)
+    """What is not well with the run as a whole."""
     notes: list[str] = field(default_factory=list)
     """What else a person should know."""
 
@@ -57,6 +62,9 @@ def merged_record(run: Run) -> dict[str, Any]:
     for one in records:
         record = _added(record, one)
     pages = record.get("pages", 0)
+    incremental = record.get("incremental")
+    if incremental:
+        incremental["share"] = round(incremental["not_modified"] / incremental["asked"], 4)
     # These say something of the whole run, not of a part of it.
     return {
         **record,
@@ -66,13 +74,24 @@ def merged_record(run: Run) -> dict[str, Any]:
         "elapsed": round(run.elapsed, 3),
         "rate": round(pages / run.elapsed, 3) if run.elapsed else 0.0,
         "reason": run.reason,
+        "exit_status": run.exit_status,
+        "findings": {**record.get("findings", {}), **run.findings},
         "requests_dumped": record.get("requests_dumped", 0) + run.dumped,
         "requests_lost": record.get("requests_lost", 0) + run.lost,
+        "next_steps": _steps(run, record),
         "processes": [
             {"process": one.label, "pages": one.pages, "ok": one.is_well, "fate": one.fate}
             for one in run.parts
         ],
     }
+
+
+def stored_nothing(record: dict[str, Any]) -> bool:
+    """Tell whether pages came, and sinks of ours stored no row, and knew none from before."""
+    sinks = record.get("sinks", {}).values()
+    stored = any(_sum_of(tables).get("stored") for tables in sinks)
+    known = record.get("item_dedup_dropped") or record.get("incremental")
+    return bool(record.get("pages") and sinks and not stored and not known)
 
 
 def merged_lines(run: Run, record: dict[str, Any]) -> list[str]:
@@ -85,6 +104,7 @@ def merged_lines(run: Run, record: dict[str, Any]) -> list[str]:
     count = len({one.number for one in run.parts})
     lines = [f"Run summary of {run.spider} ({run.reason}), {count} processes"]
     lines.append(_line("pages", record["pages"], causes("statuses")))
+    lines.append(f"  {'bytes':<9}{bytes_text(record.get('bytes', 0))}")
     if record.get("cache_hits"):
         lines.append(_line("cached", record["cache_hits"], {}))
     for label, total, by_cause in (
@@ -103,7 +123,7 @@ def merged_lines(run: Run, record: dict[str, Any]) -> list[str]:
         shown = [f"{rows.get(what, 0)} {what}" for what in ("stored", "refused", "dumped")]
         shown += [f"{rows['lost']} LOST"] if rows.get("lost") else []
         lines.append(f"  {sink}: rows {', '.join(shown)}")
-    lines += [f"  ! {step}" for step in _steps(run, record, sinks)]
+    lines += [f"  ! {step}" for step in record["next_steps"]]
     lines += [
         f"  {'process' if one.is_well else '! process'} {one.label}: {one.pages} pages, {one.fate}"
         for one in run.parts
@@ -124,28 +144,30 @@ def _rests(domains: dict[str, dict[str, Any]]) -> list[str]:
     lines = [_line("rests", whole["rests"], {"circuits opened": whole["circuits"]})]
     longest = sorted(domains.items(), key=lambda pair: -pair[1]["seconds"])
     for name, one in longest[:_DOMAINS]:
-        circuits = f", circuit opened {one['circuits']} times" if one["circuits"] else ""
-        lines.append(f"    {name}: {one['rests']} rests, {one['seconds']:.3g} s{circuits}")
+        text = f"    {name}: {counted(one['rests'], 'rest')}, {seconds_text(one['seconds'])}"
+        circuits = one["circuits"]
+        lines.append(text + (f", circuit opened {counted(circuits, 'time')}" if circuits else ""))
     if len(longest) > _DOMAINS:
-        lines.append(f"    and {len(longest) - _DOMAINS} more domains")
+        lines.append(f"    and {counted(len(longest) - _DOMAINS, 'more domain')}")
     return lines
 
 
-def _steps(run: Run, record: dict[str, Any], sinks: dict[str, dict[str, int]]) -> list[str]:
+def _steps(run: Run, record: dict[str, Any]) -> list[str]:
     """Return what went wrong or is left, and what helps."""
     steps = []
+    sinks = {sink: _sum_of(tables) for sink, tables in record.get("sinks", {}).items()}
     if rows := sum(one.get("dumped", 0) for one in sinks.values()):
-        steps.append(f"{rows} rows in {run.item_path}: netspy-retry --items stores them")
-    if requests := record["requests_dumped"]:
+        steps.append(f"{counted(rows, 'row')} in {run.item_path}: netspy-retry --items")
+    if requests := record.get("requests_dumped", 0) + run.dumped:
         steps.append(
-            f"{requests} requests in {run.request_path}: netspy-retry --requests fetches them"
+            f"{counted(requests, 'request')} in {run.request_path}: netspy-retry --requests"
         )
     if record.get("dedup_degraded"):
         steps.append("the item filter was down for a while: rows may be stored twice")
     if lost := sum(one.get("lost", 0) for one in sinks.values()):
-        steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
-    if record["requests_lost"]:
-        steps.append(f"{record['requests_lost']} requests could not be written to the dump")
+        steps.append(f"{counted(lost, 'ROW IS', 'ROWS ARE')} LOST: neither stored nor dumped")
+    if requests := record.get("requests_lost", 0) + run.lost:
+        steps.append(f"{counted(requests, 'request')} could not be written to the dump")
     return steps + run.notes
 
 

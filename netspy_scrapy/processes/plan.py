@@ -14,7 +14,13 @@ from netspy_scrapy.processes.share import Share
 from netspy_scrapy.redis.connection import driver
 from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.redis.scheduler import RedisScheduler
-from netspy_scrapy.settings import IncrementalSettings, user_set, without_secrets
+from netspy_scrapy.settings import (
+    IncrementalSettings,
+    ReportSettings,
+    WatchSettings,
+    user_set,
+    without_secrets,
+)
 from netspy_scrapy.spiders.setup import ADDON
 
 if TYPE_CHECKING:
@@ -88,6 +94,8 @@ class Plan:
         addons = {_name(one): order for one, order in self.settings.getdict("ADDONS").items()}
         if not any("netspy_scrapy" in one for one in addons):
             mine["ADDONS"] = {**addons, ADDON: _ADDON_ORDER}
+        if port := WatchSettings.from_settings(self.settings).prometheus_port:
+            mine["NETSPY_PROMETHEUS_PORT"] = port + number - 1
         if server is not None:
             mine |= {"REDIS_URL": server, "REDIS_PARAMS": {}}
         return mine
@@ -106,6 +114,11 @@ def _refuse(settings: BaseSettings, *, has_server: bool) -> None:
             raise ConfigError(
                 "SCHEDULER", _name(scheduler), f"{_SCHEDULER} with --processes, or no value"
             )
+    if ReportSettings.from_settings(settings).template:
+        raise ConfigError(
+            "NETSPY_REPORT", settings["NETSPY_REPORT"], "no value with --processes: each of them "
+            "would write its own over the others'",
+        )  # fmt: skip
     incremental = IncrementalSettings.from_settings(settings)
     if incremental.enabled and (incremental.store != "redis" or not has_server):
         raise ConfigError(

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from netspy_scrapy.exceptions import ConfigError, RedisFailedError
 from netspy_scrapy.extensions.record import MARK
+from netspy_scrapy.findings import NOTHING_STORED
 from netspy_scrapy.processes import unfinished
 from netspy_scrapy.processes.job import Job
-from netspy_scrapy.processes.merge import Run, merged_lines, merged_record
+from netspy_scrapy.processes.merge import Run, merged_lines, merged_record, stored_nothing
 from netspy_scrapy.processes.output import LogOutput, PlainOutput
 from netspy_scrapy.processes.server import OwnRedis
 from netspy_scrapy.processes.shared_work import SharedWork
 from netspy_scrapy.processes.worker import Worker
-from netspy_scrapy.settings import DumpSettings, read_bool
+from netspy_scrapy.settings import DumpSettings, WatchSettings, user_set
 
 if TYPE_CHECKING:
     from netspy_scrapy.processes.plan import Plan
@@ -90,10 +91,9 @@ class Supervisor:
             # and the server with them.
             if self._server is not None and not self._running:
                 await self._server.stop()
+        self._judge(run)
         self._say(run)
-        if self._signal:
-            return 128 + self._signal
-        return int(self._failed or not all(one.is_well for one in run.parts))
+        return run.exit_status
 
     # Beginning -----------------------------------------------------------------------------------
     async def _begin(self) -> None:
@@ -264,8 +264,20 @@ class Supervisor:
         )
         self._failed = self._failed or bool(run.lost)
 
+    def _judge(self, run: Run) -> None:
+        """Decide on the exit status; whether nothing was stored only the whole run can tell."""
+        settings, record = self._plan.settings, merged_record(run)
+        expects_rows = user_set(settings, "ITEM_PIPELINES") or record.get("items")
+        if run.reason == "finished" and expects_rows and stored_nothing(record):
+            run.findings[NOTHING_STORED] = record["pages"]
+            run.notes.append(f"nothing was stored although {record['pages']} pages were fetched")
+            fail_on = WatchSettings.from_settings(settings).fail_on
+            self._failed = self._failed or NOTHING_STORED in fail_on
+        failed = self._failed or not all(one.is_well for one in run.parts)
+        run.exit_status = 128 + self._signal if self._signal else int(failed)
+
     def _say(self, run: Run) -> None:
-        if read_bool(self._plan.settings, "RUN_SUMMARY_ENABLE"):
+        if WatchSettings.from_settings(self._plan.settings).summary:
             record = merged_record(run)
             logger.info("%s", "\n".join(merged_lines(run, record)))
             logger.info("%s %s", MARK, json.dumps(record))

@@ -431,6 +431,7 @@ def test_the_redis_server_dies(start: Any) -> None:
     ("setting", "said"),
     [
         ("JOBDIR=job", "JOBDIR cannot be used: expected no value with --processes"),
+        ("NETSPY_REPORT=run.html", "NETSPY_REPORT cannot be used: expected no value"),
         ("NETSPY_INCREMENTAL=1", 'NETSPY_INCREMENTAL_STORE cannot be used: expected "redis"'),
         ('FEEDS={"rows.jsonl": {}}', "FEEDS cannot be used: expected a URI for each process"),
         ("SCHEDULER=scrapy.core.scheduler.Scheduler", "SCHEDULER cannot be used: expected"),

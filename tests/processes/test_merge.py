@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from netspy_scrapy.processes.merge import Part, Run, merged_lines, merged_record
+import pytest
+
+from netspy_scrapy.processes.merge import Part, Run, merged_lines, merged_record, stored_nothing
 
 
 def record(pages: int, seconds: float, *, sinks: bool = True) -> dict[str, Any]:
@@ -66,14 +68,33 @@ def test_the_block_for_people() -> None:
     assert "    a.example: 3 rests, 4 s" in lines
     assert "  SqlitePipeline: rows 13 stored, 0 refused, 3 dumped" in lines
     assert lines[-7:] == [
-        "  ! 3 rows in items.jsonl: netspy-retry --items stores them",
-        "  ! 10 requests in requests.jsonl: netspy-retry --requests fetches them",
+        "  ! 3 rows in items.jsonl: netspy-retry --items",
+        "  ! 10 requests in requests.jsonl: netspy-retry --requests",
         "  ! something",
         "  process 1: 5 pages, stopped",
         "  ! process 2: 3 pages, was killed by SIGKILL",
         "  process 2b: 2 pages, stopped",
         "  ! process 3: 0 pages, was killed by SIGKILL",
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "nothing"),
+    [
+        ({}, False),
+        ({"sinks": {"SqlitePipeline": {}}}, True),
+        ({"sinks": {"SqlitePipeline": {"books": {"stored": 0, "dumped": 3}}}}, True),
+        ({"sinks": {"SqlitePipeline": {}}, "item_dedup_dropped": 2}, False),
+        ({"sinks": {"SqlitePipeline": {}}, "incremental": {"not_modified": 2}}, False),
+        ({"sinks": {"SqlitePipeline": {}}, "pages": 0}, False),
+        ({"sinks": {}}, False),
+    ],
+)
+def test_a_run_that_stored_nothing(change: dict[str, Any], nothing: bool) -> None:
+    """It is one that fetched pages, has a sink, and neither stored rows nor knew them before."""
+    known = {**record(5, 1.0), "item_dedup_dropped": 0}
+
+    assert stored_nothing({**known, **change}) is nothing
 
 
 def test_a_run_of_which_nothing_is_known() -> None:
