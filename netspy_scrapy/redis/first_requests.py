@@ -67,7 +67,11 @@ class FirstRequests:
             if state == f"running:{self._scheduler.node}":
                 return state
             if state == "over":
-                self._say("The run is over already; a new one needs another RUN_ID")
+                named = self._spider.crawler.settings["RUN_ID"]
+                self._say(
+                    "The run is over already: it ended before this node had come"
+                    + ("; a new one needs another RUN_ID" if named else "")
+                )
                 return state
             if state == "done":
                 self._say("start_requests was run before: this node works on what is queued")
