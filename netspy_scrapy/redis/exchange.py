@@ -137,6 +137,11 @@ class Exchange:
         return len(self._pushes)
 
     @property
+    def unsettled(self) -> int:
+        """Of how many tasks the queue has not heard that they are done, or given back."""
+        return len(self._settles)
+
+    @property
     def is_busy(self) -> bool:
         """Whether something has not reached Redis yet."""
         return bool(self._pushes or self._settles)
@@ -156,14 +161,19 @@ class Exchange:
     async def drain(self, seconds: float) -> bool:
         """Send all that is left, for *seconds* at most, after the end; return if that worked."""
         until = time.monotonic() + seconds
+        is_told = False
         while self.is_busy and time.monotonic() < until:
             try:
                 await self._turn(None)
+            except ConfigError:  # no waiting mends it, and it is told already
+                break
             except RedisAwayError:
                 self._missed_an_answer = True
                 await asyncio.sleep(0.1)
-            except (ConfigError, RedisFailedError) as exc:
-                logger.warning("Redis refuses what is left of the queue: %s", exc)
+            except RedisFailedError as exc:
+                if not is_told:
+                    logger.warning("Redis refuses what is left of the queue: %s", exc)
+                is_told = True
                 await asyncio.sleep(0.1)
         return not self.is_busy
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which nodes that start late are told that the run is over.
-_TOLD: Final = 5.0
+#: Seconds for which nodes that were on their way are told that the run is over.
+_TOLD: Final = 30.0
 
 
 class Membership:
@@ -55,6 +55,7 @@ class Membership:
         self._filter = request_filter
         self._spider = spider
         self._forgets = request_filter is not None and request_filter.ends_with_run
+        self._is_named = bool(DedupSettings.from_settings(spider.crawler.settings).run)
         self._renewal: Renewal | None = None
         self._has_come = False
 
@@ -83,7 +84,10 @@ class Membership:
                 "scrapy-redis' own scheduler finish them, or delete the key (redis-cli DEL "
                 f"{old}), or set another SCHEDULER_QUEUE_KEY",
             )  # fmt: skip
-        others, left = self._queue.begin(client, forget=self._forgets, node_ttl=IDLE_TTL)
+        self._check_filter(client)
+        others, left = self._queue.begin(
+            client, forget=self._forgets, named=self._is_named, node_ttl=IDLE_TTL
+        )
         if self._settings.flush and others:
             logger.warning("SCHEDULER_FLUSH_ON_START: not done, %d other nodes are at work", others,
                            extra={"spider": self._spider})  # fmt: skip
@@ -94,6 +98,19 @@ class Membership:
         logger.info("Node %s: %d tasks in %s, %d other nodes", self._queue.node, left,
                     self._queue.names.base, others, extra={"spider": self._spider})  # fmt: skip
         self._has_come = True
+
+    def _check_filter(self, client: Any) -> None:
+        """Refuse a filter whose key holds something else; each push would be refused later on."""
+        if self._filter is None:
+            return
+        store = self._filter.store
+        kind = client.type(store.key).decode()
+        if kind not in ("none", store.kind):
+            raise ConfigError(
+                "SCHEDULER_DUPEFILTER_KEY", store.key,
+                f"a key without data, or with a request filter of ours (a {store.kind}), and this "
+                f"is a {kind}: DEDUP_FILTER was another, or it is somebody else's",
+            )  # fmt: skip
 
     def live(self, on_lost: Callable[[list[Lease]], None]) -> None:
         """Show that the node lives from now on; *on_lost* gets leases that it has lost."""
@@ -117,9 +134,11 @@ class Membership:
         )  # fmt: skip
 
     # The first requests --------------------------------------------------------------------------
-    async def first_requests(self, what: str, seconds: float) -> str:
+    async def first_requests(self, what: str, seconds: float, age: float = 0.0) -> str:
         """Claim the first requests, or be done with them; see :meth:`RedisQueue.first`."""
-        return await self._connection.run(lambda client: self._queue.first(client, what, seconds))
+        return await self._connection.run(
+            lambda client: self._queue.first(client, what, seconds, age)
+        )
 
     def keep_claim(self, seconds: float) -> Callable[[], None]:
         """Renew the claim of the first requests from now on; return what ends that."""
@@ -137,12 +156,12 @@ class Membership:
         """Leave the queue; if nothing is left in it, and nobody else at work, the run is over."""
         if self._renewal is not None:
             self._renewal.end()
-        run = DedupSettings.from_settings(self._spider.crawler.settings).run
         try:
             over, left = await self._connection.run(
                 lambda client: self._queue.leave(
-                    client, is_done=reason == "finished", forget=self._forgets, node_ttl=IDLE_TTL,
-                    told=RUN_TTL if run else _TOLD,
+                    client, is_done=reason == "finished", forget=self._forgets,
+                    named=self._is_named, node_ttl=IDLE_TTL,
+                    told=RUN_TTL if self._is_named else _TOLD,
                 )
             )  # fmt: skip
         except RedisFailedError as exc:

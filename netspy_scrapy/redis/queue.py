@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Tasks of one call of a script: a few milliseconds, in which the server does nothing else.
 _CHUNK: Final = 200
+#: Seconds after which a node that was killed is shown no more.
+_GONE: Final = 86_400.0
 _SCRIPTS: Final = (
     "begin", "first", "push", "pop", "settle", "renew", "rest", "restore", "leave",
     "requeue",
@@ -125,23 +127,31 @@ class RedisQueue:
     def _filter_key(self) -> str:
         return self.store.key if self.store is not None else ""
 
-    def begin(self, client: Any, *, forget: bool, node_ttl: float) -> tuple[int, int]:
+    def begin(
+        self, client: Any, *, forget: bool, named: bool, node_ttl: float
+    ) -> tuple[int, int]:
         """Come to the queue; return how many other nodes there are, and how many tasks.
 
-        *forget*: the request filter of a run that is over is of no use any more.
+        *forget*: the request filter of a run that is over is of no use any more. *named*: the run
+        has a RUN_ID, under which it begins once.
         """
         others, left = self._call(
-            client, "begin", [self.node, int(forget), _milliseconds(node_ttl)]
-        )
+            client, "begin",
+            [self.node, int(forget), _milliseconds(node_ttl), int(named), _milliseconds(_GONE)],
+        )  # fmt: skip
         return int(others), int(left)
 
-    def first(self, client: Any, what: str, seconds: float) -> str:
+    def first(self, client: Any, what: str, seconds: float, age: float = 0.0) -> str:
         """Claim the first requests for *seconds*, or be ``done`` with them, or set them ``free``.
 
+        *age*: seconds since this node could have taken part; a run that was over before is another.
         Returns what is said of them from then on: ``running:<node>``, ``done``, ``over`` or "".
         """
-        answer = self._call(client, "first", [self.node, what, _milliseconds(seconds)])
-        return str(answer.decode())
+        answer = self._call(
+            client, "first", [self.node, what, _milliseconds(seconds), _milliseconds(age)]
+        )
+        state = str(answer.decode())
+        return "over" if state.startswith("over:") else state
 
     def push(self, client: Any, pushes: Sequence[Push]) -> list[bool]:
         """Put requests into the queue; return of each whether the filter did not know it."""
@@ -273,15 +283,24 @@ class RedisQueue:
         return epoch, count
 
     def leave(
-        self, client: Any, *, is_done: bool, forget: bool, node_ttl: float, told: float
+        self,
+        client: Any,
+        *,
+        is_done: bool,
+        forget: bool,
+        named: bool,
+        node_ttl: float,
+        told: float,
     ) -> tuple[bool, int]:
         """Leave the queue; return whether the run is over, and how many nodes are left.
 
         *is_done*: this node found all done. *forget*: the request filter goes with the run.
+        *named*: the run has a RUN_ID. *told*: seconds for which those who come late are told.
         """
         over, left = self._call(
             client, "leave",
-            [self.node, int(is_done), int(forget), _milliseconds(node_ttl), _milliseconds(told)],
+            [self.node, int(is_done), int(forget), _milliseconds(node_ttl), _milliseconds(told),
+             int(named)],
         )  # fmt: skip
         return bool(over), left
 

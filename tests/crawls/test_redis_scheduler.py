@@ -267,6 +267,14 @@ def test_key_templates(site: Any, client: Any) -> None:
     assert sorted(client.keys()) == [b"mine:family:d", b"{mine:family:q}:epoch"]
 
 
+def test_a_filter_of_another_kind(site: Any, client: Any) -> None:
+    """The crawl does not start where the filter's key holds something else."""
+    client.set("mine:family:d", "text")
+    settings = {"SCHEDULER_DUPEFILTER_KEY": "mine:%(spider)s:d"}
+    with pytest.raises(ConfigError, match="SCHEDULER_DUPEFILTER_KEY.*a string"):
+        run(Family, client, settings)
+
+
 def test_a_queue_of_scrapy_redis_is_refused(site: Any, client: Any) -> None:
     """Pickled requests are not read: the error says where they are, and what to do."""
     client.zadd("family:requests", {pickle.dumps({"url": site.url("/page/1")}): 0})
@@ -376,44 +384,6 @@ def test_without_leases(site: Any, client: Any) -> None:
     assert client.keys() == [b"netspy:{family}:queue:epoch"]
 
 
-def test_the_loop_never_waits_for_redis(site: Any, own_redis: Any) -> None:
-    """While the server hangs the event loop goes on: no stop of 50 ms."""
-    server = own_redis()
-    gaps: list[float] = []
-
-    class Ticks(Family):
-        async def start(self) -> Any:
-            task = asyncio.ensure_future(self.tick())
-            yield scrapy.Request(site.url("/page/1"))
-            await asyncio.sleep(0.3)
-            server.freeze()
-            gaps.clear()
-            await asyncio.sleep(1.5)
-            gaps.append(0)
-            found = list(gaps)
-            server.thaw()
-            task.cancel()
-            self.worst = max(found)
-
-        async def tick(self) -> None:
-            while True:
-                before = time.monotonic()
-                await asyncio.sleep(0.005)
-                gaps.append(time.monotonic() - before - 0.005)
-
-    settings = {
-        **MEMORY, "SCHEDULER": SCHEDULER, "REDIS_URL": server.url,
-        "REDIS_PARAMS": {"socket_timeout": 0.4},
-    }  # fmt: skip
-    crawler = crawl(Ticks, settings)
-
-    assert len(rows(crawler)) == 2
-    assert crawler.spider.worst < 0.05
-
-
-test_the_loop_never_waits_for_redis = pytest.mark.timed(test_the_loop_never_waits_for_redis)
-
-
 # netspy spiders ----------------------------------------------------------------------------------
 class Shared(mw.Spider):
     """A netspy spider of several processes, alone."""
@@ -456,18 +426,32 @@ def test_a_name_of_its_own(site: Any, client: Any) -> None:
 
 
 def test_keep_alive(site: Any, client: Any) -> None:
-    """SPIDER_KEEP_ALIVE: the node stays when all is done, until it is stopped."""
+    """SPIDER_KEEP_ALIVE: the node stays when all is done; once it was stopped a run may follow."""
 
     class Stays(Shared):
         def start_callback(self) -> None:
-            asyncio.get_running_loop().call_later(2.0, self.stop)
+            asyncio.get_running_loop().call_later(1.5, self.stop)
 
-    began = time.monotonic()
-    crawler = run(Stays, client, {"SPIDER_KEEP_ALIVE": True}, seeds=[site.url("/page/1")])
+    for _ in range(2):
+        began = time.monotonic()
+        crawler = run(Stays, client, {"SPIDER_KEEP_ALIVE": True}, seeds=[site.url("/page/1")])
 
-    assert len(rows(crawler)) == 1
-    assert reason(crawler) == "stopped"
-    assert time.monotonic() - began >= 1.9
+        assert len(rows(crawler)) == 1
+        assert reason(crawler) == "stopped"
+        assert time.monotonic() - began >= 1.4
+
+
+def test_one_run_after_the_other(site: Any, client: Any) -> None:
+    """start() twice in one process: the second is a run of its own, at once."""
+    port = client.connection_pool.connection_kwargs["port"]
+
+    class Twice(Shared):
+        __custom_setting__ = {**MEMORY, "REDIS_URL": f"redis://127.0.0.1:{port}/0"}
+
+    for _ in range(2):
+        Twice(seeds=[site.url("/page/1")]).start()
+
+    assert site.hits("/page/1") == 2
 
 
 def test_another_scheduler(site: Any, client: Any) -> None:

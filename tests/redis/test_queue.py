@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.servers.redis import Redis
 
 BASE = "netspy:{q}:queue"
+LEAVE: Any = {"is_done": True, "forget": True, "named": False, "node_ttl": 2, "told": 5}
 
 
 @pytest.fixture
@@ -253,23 +254,64 @@ def test_the_filter_goes_with_the_run(client: Any, kind: str) -> None:
     queue = new(kind=kind)
     queue.push(client, [task(1, fingerprint=b"x")])
     queue.settle(client, [Settle("done", lease(pop(queue, client)))])
-    over = queue.leave(client, is_done=True, forget=True, node_ttl=2, told=5)
+    over = queue.leave(client, **LEAVE)
 
     assert over == (True, 0)
     assert client.keys("*seen*") == []
     queue.push(client, [task(2, fingerprint=b"x")])
     queue.settle(client, [Settle("done", lease(pop(queue, client)))])
     client.delete(f"{BASE}:nodes")
-    assert new("b", kind).begin(client, forget=True, node_ttl=2) == (0, 0)
+    assert new("b", kind).begin(client, forget=True, named=False, node_ttl=2) == (0, 0)
     assert client.keys("*seen*") == []
 
 
 def test_a_node_is_not_the_last_one(client: Any) -> None:
     """While another node is at work the run is not over."""
     queue, other = new("a"), new("b")
-    other.begin(client, forget=False, node_ttl=2)
+    other.begin(client, forget=False, named=False, node_ttl=2)
 
-    assert queue.leave(client, is_done=True, forget=True, node_ttl=2, told=5) == (False, 1)
+    assert queue.leave(client, **LEAVE) == (False, 1)
+
+
+def test_a_run_that_is_over(client: Any) -> None:
+    """A node that was on its way is told so; one that came up later begins another run."""
+    names = {"start": f"{BASE}:start"}
+    first = new("a", **names)
+    first.begin(client, forget=True, named=False, node_ttl=2)
+    assert first.first(client, "claim", 20, 1) == "running:a"
+    assert first.first(client, "done", 0) == "done"
+    assert first.leave(client, **LEAVE) == (True, 0)
+
+    assert new("b", **names).first(client, "claim", 20, age=2) == "over"
+    time.sleep(0.01)
+    assert new("c", **names).first(client, "claim", 20, age=0.001) == "running:c"
+
+
+def test_a_run_with_a_name_is_over_for_good(client: Any) -> None:
+    """Nobody begins it again, whenever he came."""
+    names = {"start": f"{BASE}:start:monday"}
+    first = new("a", **names)
+    first.first(client, "claim", 20, 1)
+    first.first(client, "done", 100)
+    first.leave(client, **{**LEAVE, "named": True})
+    second = new("b", **names)
+
+    assert second.begin(client, forget=False, named=True, node_ttl=2) == (0, 0)
+    assert second.first(client, "claim", 20, age=0) == "over"
+
+
+def test_a_run_whose_last_node_could_not_say_that_it_is_over(client: Any) -> None:
+    """Stopped (SPIDER_KEEP_ALIVE) or killed with all done: the next start is no empty run."""
+    names = {"start": f"{BASE}:start"}
+    first = new("a", **names)
+    first.begin(client, forget=True, named=False, node_ttl=2)
+    first.first(client, "claim", 20, 1)
+    first.first(client, "done", 0)
+    assert first.leave(client, **{**LEAVE, "is_done": False}) == (False, 0)
+    second = new("b", **names)
+    second.begin(client, forget=True, named=False, node_ttl=2)
+
+    assert second.first(client, "claim", 20, 1) == "running:b"
 
 
 # An emptied server -------------------------------------------------------------------------------

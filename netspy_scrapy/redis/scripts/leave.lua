@@ -3,7 +3,7 @@
 -- KEYS   base; the filter's key; the key that tells of the first requests (base: none)
 -- ARGV   node; 1: it found the crawl done; 1: the filter goes with the run; ms after which a node
 --        without tasks that was not heard of is gone; ms for which late nodes are told that the run
---        is over
+--        is over; 1: the run has a name, and is over for all who come
 -- Returns {1 if the run is over, nodes that are left}
 
 redis.call('ZREM', base .. ':nodes', ARGV[1])
@@ -13,7 +13,8 @@ local over = ARGV[2] == '1' and left == 0 and redis.call('HLEN', tasks) == 0
 if over then
   redis.call('DEL', base .. ':sequence', base .. ':widths', base .. ':nodes', base .. ':about')
   if KEYS[3] ~= base and tonumber(ARGV[5]) > 0 then
-    redis.call('SET', KEYS[3], 'over', 'PX', ARGV[5])
+    local state = ARGV[6] == '1' and 'over' or string.format('over:%.0f', now)
+    redis.call('SET', KEYS[3], state, 'PX', ARGV[5])
   end
   if ARGV[3] == '1' then forget(KEYS[2]) end
 end
