@@ -171,7 +171,7 @@ class Connection:
     def _check(self) -> None:
         redis = driver(self.settings.source, self.settings.shown)
         try:
-            info = self._try(lambda client: _server_info(client, redis))
+            info = self._try(server_info)
         except TypeError as exc:  # the client makes connections late, of whatever it was given
             names = sorted(self.settings.arguments)
             allowed = f"arguments of the Redis client ({self._safe(exc)})"
@@ -300,8 +300,9 @@ def script(name: str) -> str:
     return (folder / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _server_info(client: Any, redis: Any) -> dict[str, Any]:
+def server_info(client: Any) -> dict[str, Any]:
     """Return what the server says of itself; nothing, if this user may not ask."""
+    redis = driver("REDIS_URL", "")
     client.ping()
     try:
         info = client.info("server")
