@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Self
+
 ROOT = Path(__file__).resolve().parent.parent
 
 #: A spider of one list page and ``n`` pages, each of which gives a row; its sink is a file.
@@ -69,7 +71,7 @@ SETTINGS: dict[str, Any] = {
 class Zygote:
     """Starts nodes in a tenth of the time: forks of a process that has imported what they need."""
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self) -> Self:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         for name in ("SCRAPY_SETTINGS_MODULE", "NETSPY_SETTING"):
             environment.pop(name, None)

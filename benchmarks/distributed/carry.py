@@ -192,9 +192,7 @@ def main():
     parser.add_argument("--seconds", type=float, required=True)
     given = parser.parse_args()
     end = time.monotonic() + given.seconds
-    nodes = [
-        Node(given.url, f"n{os.getpid()}-{n}", given.rate, end) for n in range(given.nodes)
-    ]
+    nodes = [Node(given.url, f"n{os.getpid()}-{n}", given.rate, end) for n in range(given.nodes)]
     for one in nodes:
         one.start()
     print("BEGUN", flush=True)

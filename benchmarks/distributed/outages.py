@@ -32,7 +32,9 @@ def outage(origin, redis, *, pages=600, seconds=30.0, lease=60):
         ended = [node.wait(300) for node in nodes]
         took = time.monotonic() - killed
         if any(ended):
-            raise RuntimeError(f"the nodes ended with {ended}: {(Path(folder) / 'log').read_text()}")
+            raise RuntimeError(
+                f"the nodes ended with {ended}: {(Path(folder) / 'log').read_text()}"
+            )
         log = (Path(folder) / "log").read_text(encoding="utf-8")
         stored = rows(folder)
         arrived = [path for _, _, path, *_ in origin.log() if path.startswith("/page/1")]

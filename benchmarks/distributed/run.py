@@ -45,9 +45,9 @@ from processes import HERE, OURS, STOCK, Redis, start
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE.parent.parent))
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import Origin, in_turns, median, run_child, table, write_json
 
-from tests.servers.proxy import Proxy  # noqa: E402
+from tests.servers.proxy import Proxy
 
 
 def pace(origin, redis, *, shared, each=25, delay=0.3):
@@ -153,9 +153,7 @@ def lag_part(origin, redis, given):
 
 
 def carry_part(origin, redis, given):
-    found = [
-        *carry.crawls(origin, redis), *carry.simulated(redis, rate=0), *carry.simulated(redis)
-    ]
+    found = [*carry.crawls(origin, redis), *carry.simulated(redis, rate=0), *carry.simulated(redis)]
     lines = [
         [
             f"{one['nodes']} nodes, {one['kind']}", f"{one['pages_per_s']:.0f}",

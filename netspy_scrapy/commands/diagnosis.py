@@ -25,6 +25,7 @@ from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.csv import CsvPipeline
 from netspy_scrapy.pipelines.sqlite import SqlitePipeline
+from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.settings import (
     SETTINGS,
     DedupSettings,
@@ -318,7 +319,9 @@ class _Examination:
             "start() waits", f"while {queued:,} are queued" if queued else "never",
             "NETSPY_START_MAX_QUEUED",
         )  # fmt: skip
-        if settings["JOBDIR"]:
+        if RedisScheduler in getattr(load_object(settings["SCHEDULER"]), "__mro__", ()):
+            yield "queued at a stop", "stays in Redis", "SCHEDULER"
+        elif settings["JOBDIR"]:
             yield "queued at a stop", f"kept in {settings['JOBDIR']}", "JOBDIR"
         else:
             dumped = DumpSettings.from_settings(settings).unfinished

@@ -225,7 +225,9 @@ class Connection:
             errors.ClusterDownError,
             OSError,
         ) as exc:
-            raise self._gone(self._safe(exc), is_refusal=isinstance(exc, errors.AuthenticationError)) from exc
+            raise self._gone(
+                self._safe(exc), is_refusal=isinstance(exc, errors.AuthenticationError)
+            ) from exc
         except (errors.RedisError, errors.RedisClusterException) as exc:
             if _NO_NODE.search(str(exc)):
                 raise self._gone(self._safe(exc)) from exc

@@ -311,9 +311,7 @@ class Exchange:
         recent = self._recent.all()
 
         def restore(client: Any) -> tuple[str, int]:
-            restored = self._queue.restore(
-                client, held, self._settings.lease, secrets.token_hex(8)
-            )
+            restored = self._queue.restore(client, held, self._settings.lease, secrets.token_hex(8))
             self._queue.push(client, recent)
             return restored
 
@@ -321,8 +319,9 @@ class Exchange:
         self._queue.epoch = epoch
         logger.error(
             "Redis has lost the queue %s: it was emptied, or restarted without its data. This node "
-            "puts back the %d tasks that it holds (%d were not there yet), %d that it pushed a moment "
-            "ago and %d that were on the way; other requests that waited in the queue, and what the "
-            "request filter knew, are LOST. Keep Redis from that: appendonly yes, maxmemory-policy "
-            "noeviction", self._queue.names.base, len(held), count, len(recent), len(self._pushes),
+            "puts back the %d tasks that it holds (%d were not there yet), %d that it pushed a "
+            "moment ago and %d that were on the way; other requests that waited in the queue, and "
+            "what the request filter knew, are LOST. Keep Redis from that: appendonly yes, "
+            "maxmemory-policy noeviction",
+            self._queue.names.base, len(held), count, len(recent), len(self._pushes),
         )  # fmt: skip

@@ -127,9 +127,7 @@ class RedisQueue:
     def _filter_key(self) -> str:
         return self.store.key if self.store is not None else ""
 
-    def begin(
-        self, client: Any, *, forget: bool, named: bool, node_ttl: float
-    ) -> tuple[int, int]:
+    def begin(self, client: Any, *, forget: bool, named: bool, node_ttl: float) -> tuple[int, int]:
         """Come to the queue; return how many other nodes there are, and how many tasks.
 
         *forget*: the request filter of a run that is over is of no use any more. *named*: the run

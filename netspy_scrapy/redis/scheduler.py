@@ -396,9 +396,9 @@ class RedisScheduler(Scheduler):
         unsent = [one for one in self._exchange.take_unsent() if one.push.payload]
         orphans = [one for one in unsent if one.receipt is None]
         logger.error(
-            "Redis is away, or refuses them, at the end: %d requests did not reach the queue. %d of "
-            "them are dumped; the pages that yielded the others are fetched again by the next node, "
-            "and so are %d that could not be acknowledged or given back",
+            "Redis is away, or refuses them, at the end: %d requests did not reach the queue. %d "
+            "of them are dumped; the pages that yielded the others are fetched again by the next "
+            "node, and so are %d that could not be acknowledged or given back",
             len(unsent), len(orphans), self._exchange.unsettled, extra={"spider": self.spider},
         )  # fmt: skip
         if self._context.dump_settings.unfinished:

@@ -125,7 +125,7 @@ def all_runs() -> list[Crawling]:
 
 
 def last_end() -> float:
-    """Return when a crawl of ``start()`` last ended in this process (``time.monotonic()``), or 0."""
+    """Return when a ``start()`` last ended in this process (``time.monotonic()``), or 0."""
     return getattr(_reactor(), _ENDED, 0.0) if is_reactor_installed() else 0.0
 
 

@@ -81,15 +81,14 @@ def test_purge(folder: Path, redis_server: Redis, filled: Any) -> None:
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n", 2), ("yes", 0)])
-def test_purge_asks(
-    folder: Path, redis_server: Redis, filled: Any, answer: str, left: int
-) -> None:
+def test_purge_asks(folder: Path, redis_server: Redis, filled: Any, answer: str, left: int) -> None:
     """At a terminal it asks, says what is there and who is at work, and does as it is told."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "scrapy", "netspy-queue", "-s", f"REDIS_URL={redis_server.url}"]
+    url = f"REDIS_URL={redis_server.url}"
+    command = [sys.executable, "-m", "scrapy", "netspy-queue", "-s", url, "news", "--purge"]
     with os.fdopen(ours, "wb", buffering=0) as terminal:
         process = subprocess.Popen(
-            [*command, "news", "--purge"], cwd=folder, stdin=theirs, stdout=subprocess.PIPE, text=True
+            command, cwd=folder, stdin=theirs, stdout=subprocess.PIPE, text=True
         )  # fmt: skip
         os.close(theirs)
         terminal.write(answer.encode() + b"\n")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from tests.nodes import Nodes, Zygote, rows, until
+from tests.nodes import Nodes, Zygote, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import scrapy
 
 from tests.crawling import MEMORY, PlainSpider, crawl, netspy_stats, rows
 from tests.crawls.test_items import news

@@ -271,7 +271,7 @@ def test_a_filter_of_another_kind(site: Any, client: Any) -> None:
     """The crawl does not start where the filter's key holds something else."""
     client.set("mine:family:d", "text")
     settings = {"SCHEDULER_DUPEFILTER_KEY": "mine:%(spider)s:d"}
-    with pytest.raises(ConfigError, match="SCHEDULER_DUPEFILTER_KEY.*a string"):
+    with pytest.raises(ConfigError, match=r"SCHEDULER_DUPEFILTER_KEY.*a string"):
         run(Family, client, settings)
 
 

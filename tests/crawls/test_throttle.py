@@ -59,6 +59,7 @@ class Mixed(scrapy.Spider):
         yield {"file_urls": [f"{self.base}/page/1?file={who}"]}
 """
 
+
 def gaps(moments: list[float]) -> list[float]:
     return [after - before for before, after in pairwise(moments)]
 

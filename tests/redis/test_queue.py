@@ -346,8 +346,9 @@ def test_status_and_purge(client: Any) -> None:
 
     assert (found.ready, found.in_flight, found.delayed, found.dead) == (7, 2, 1, 0)
     assert [(one.name, one.ready, one.in_flight) for one in found.domains] == [
-        ("d0", 2, 1), ("d1", 2, 1), ("d2", 3, 0)
+        ("d0", 2, 1), ("d1", 2, 1), ("d2", 3, 0), ("d", 0, 0)
     ]  # fmt: skip
+    assert [one.delayed for one in found.domains] == [0, 0, 0, 1]
     assert found.domains[2].rests > 25
     assert [(one.name, one.held, one.is_alive) for one in found.nodes] == [("a", 2, True)]
     assert purge(client, queue.names, "netspy:{q}:seen") == 10
