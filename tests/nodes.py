@@ -76,7 +76,7 @@ class Zygote:
         for name in ("SCRAPY_SETTINGS_MODULE", "NETSPY_SETTING"):
             environment.pop(name, None)
         self._process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "zygote.py")], env=environment,
+            [sys.executable, "-m", "tests.zygote"], cwd=ROOT, env=environment,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         return self

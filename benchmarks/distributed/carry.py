@@ -6,8 +6,8 @@
 
 runs nodes without a crawler (a child of run.py): threads that do with the queue what a node does
 which fetches *rate* pages a second (a push with its filter and an acknowledgement a page, a pop for
-every 16 pages, four questions a second when there is nothing to do, and a renewal of all leases every
-five seconds), and reports how long pops took.
+every 16 pages, four questions a second when there is nothing to do, and a renewal of all leases
+every five seconds), and reports how long pops took.
 """
 
 from __future__ import annotations
@@ -90,13 +90,16 @@ def simulated(server, counts=(10, 50, 100, 200), *, rate=10.0, seconds=8.0, chil
         after = Usage(server, [one.pid for one in processes])
         reports = [json.loads(one.communicate()[0]) for one in processes]
         took = sorted(taken for one in reports for taken in one["pops"])
+        pages = sum(one["done"] for one in reports) * (seconds - 1) / seconds
         found.append(
             {
-                "nodes": count, "kind": f"{rate:g} pages a second each" if rate else "idle",
-                **after.since(before, sum(one["done"] for one in reports) * (seconds - 1) / seconds),
-                "pop_ms": took[len(took) // 2] * 1e3, "pop_p99_ms": took[len(took) * 99 // 100] * 1e3,
+                "nodes": count,
+                "kind": f"{rate:g} pages a second each" if rate else "idle",
+                **after.since(before, pages),
+                "pop_ms": took[len(took) // 2] * 1e3,
+                "pop_p99_ms": took[len(took) * 99 // 100] * 1e3,
             }
-        )  # fmt: skip
+        )
     return found
 
 

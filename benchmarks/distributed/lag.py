@@ -1,8 +1,8 @@
 """For how long the event loop of a node stands still; a child of run.py.
 
 Crawls a page that yields 600 others, each of which gives an item: with Scrapy's own scheduler, or
-with the queue, the request filter, the item filter and the pace in a Redis that takes *delay* seconds
-for each answer. Reports the stops of the loop from the first page on.
+with the queue, the request filter, the item filter and the pace in Redis. Reports the stops of the
+loop from the first page on.
 """
 
 from __future__ import annotations

@@ -31,15 +31,14 @@ def outage(origin, redis, *, pages=600, seconds=30.0, lease=60):
         redis.start()
         ended = [node.wait(300) for node in nodes]
         took = time.monotonic() - killed
-        if any(ended):
-            raise RuntimeError(
-                f"the nodes ended with {ended}: {(Path(folder) / 'log').read_text()}"
-            )
         log = (Path(folder) / "log").read_text(encoding="utf-8")
+        log = (Path(folder) / "log").read_text(encoding="utf-8")
+        if any(ended):
+            raise RuntimeError(f"the nodes ended with {ended}: {log}")
         stored = rows(folder)
         arrived = [path for _, _, path, *_ in origin.log() if path.startswith("/page/1")]
     return {
-        "pages": pages, "waited": queued - leased, "held": leased, "fetched_before_it_was_back": during,
+        "pages": pages, "waited": queued - leased, "held": leased, "fetched_meanwhile": during,
         "rows": len(set(stored)), "twice": len(arrived) - len(set(arrived)),
         "fetched_and_not_stored": len({_number(one) for one in arrived} - {*map(_number, stored)}),
         "rows_twice": len(stored) - len(set(stored)), "seconds": took,

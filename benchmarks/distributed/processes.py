@@ -90,7 +90,7 @@ def start(folder, spider, arguments, settings):
     for name, value in {**shared, **settings}.items():
         command += ["-s", f"{name}={value}"]
     log = (Path(folder) / "log").open("ab")
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent.parent}"}
     with log:
         return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
 

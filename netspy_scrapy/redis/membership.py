@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+from netspy_scrapy._scrapy.reactor import last_end, note_end, process_start
 from netspy_scrapy.dedup.redis_store import RUN_TTL
 from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
 from netspy_scrapy.redis.leases import IDLE_TTL, Lease, Leases, Renewal
@@ -55,7 +57,7 @@ class Membership:
         self._filter = request_filter
         self._spider = spider
         self._forgets = request_filter is not None and request_filter.ends_with_run
-        self._is_named = bool(DedupSettings.from_settings(spider.crawler.settings).run)
+        self._run = DedupSettings.from_settings(spider.crawler.settings).run
         self._renewal: Renewal | None = None
         self._has_come = False
 
@@ -85,8 +87,8 @@ class Membership:
                 f"{old}), or set another SCHEDULER_QUEUE_KEY",
             )  # fmt: skip
         self._check_filter(client)
-        others, left = self._queue.begin(
-            client, forget=self._forgets, named=self._is_named, node_ttl=IDLE_TTL
+        others, left, late = self._queue.begin(
+            client, forget=self._forgets, named=bool(self._run), node_ttl=IDLE_TTL, age=self._age()
         )
         if self._settings.flush and others:
             logger.warning("SCHEDULER_FLUSH_ON_START: not done, %d other nodes are at work", others,
@@ -95,6 +97,9 @@ class Membership:
             key = self._filter.store.key if self._filter is not None else ""
             purge(client, self._queue.names, key)
             left = 0
+        elif late:
+            logger.info("The run was over before this node had come: what it fetched is known",
+                        extra={"spider": self._spider})  # fmt: skip
         logger.info("Node %s: %d tasks in %s, %d other nodes", self._queue.node, left,
                     self._queue.names.base, others, extra={"spider": self._spider})  # fmt: skip
         self._has_come = True
@@ -111,6 +116,14 @@ class Membership:
                 f"a key without data, or with a request filter of ours (a {store.kind}), and this "
                 f"is a {kind}: DEDUP_FILTER was another, or it is somebody else's",
             )  # fmt: skip
+
+    def _age(self) -> float:
+        """Return for how many seconds this node has been on its way.
+
+        One that was started before a run was over, and came after, does not begin it anew. A run
+        with a RUN_ID knows by its name.
+        """
+        return 0.0 if self._run else time.monotonic() - max(process_start(), last_end())
 
     def live(self, on_lost: Callable[[list[Lease]], None]) -> None:
         """Show that the node lives from now on; *on_lost* gets leases that it has lost."""
@@ -134,8 +147,9 @@ class Membership:
         )  # fmt: skip
 
     # The first requests --------------------------------------------------------------------------
-    async def first_requests(self, what: str, seconds: float, age: float = 0.0) -> str:
+    async def first_requests(self, what: str, seconds: float) -> str:
         """Claim the first requests, or be done with them; see :meth:`RedisQueue.first`."""
+        age = self._age()
         return await self._connection.run(
             lambda client: self._queue.first(client, what, seconds, age)
         )
@@ -160,13 +174,14 @@ class Membership:
             over, left = await self._connection.run(
                 lambda client: self._queue.leave(
                     client, is_done=reason == "finished", forget=self._forgets,
-                    named=self._is_named, node_ttl=IDLE_TTL,
-                    told=RUN_TTL if self._is_named else _TOLD,
+                    node_ttl=IDLE_TTL, told=_TOLD, named=RUN_TTL if self._run else 0.0,
                 )
             )  # fmt: skip
         except RedisFailedError as exc:
             logger.warning("The queue was not told that this node leaves: %s", exc)
             return
+        finally:
+            note_end()
         base = self._queue.names.base
         if over:
             logger.info("The run is over: nothing is left in %s", base)

@@ -127,29 +127,32 @@ class RedisQueue:
     def _filter_key(self) -> str:
         return self.store.key if self.store is not None else ""
 
-    def begin(self, client: Any, *, forget: bool, named: bool, node_ttl: float) -> tuple[int, int]:
-        """Come to the queue; return how many other nodes there are, and how many tasks.
+    def begin(
+        self, client: Any, *, forget: bool, named: bool, node_ttl: float, age: float
+    ) -> tuple[int, int, bool]:
+        """Come to the queue; return how many other nodes and tasks there are, and if it is over.
 
         *forget*: the request filter of a run that is over is of no use any more. *named*: the run
-        has a RUN_ID, under which it begins once.
+        has a RUN_ID, under which it begins once. *age*: seconds for which this node has been on its
+        way: it does not begin anew what it came for.
         """
-        others, left = self._call(
+        others, left, late = self._call(
             client, "begin",
-            [self.node, int(forget), _milliseconds(node_ttl), int(named), _milliseconds(_GONE)],
+            [self.node, int(forget), _milliseconds(node_ttl), int(named), _milliseconds(age),
+             _milliseconds(_GONE)],
         )  # fmt: skip
-        return int(others), int(left)
+        return int(others), int(left), bool(late)
 
     def first(self, client: Any, what: str, seconds: float, age: float = 0.0) -> str:
         """Claim the first requests for *seconds*, or be ``done`` with them, or set them ``free``.
 
-        *age*: seconds since this node could have taken part; a run that was over before is another.
-        Returns what is said of them from then on: ``running:<node>``, ``done``, ``over`` or "".
+        *age*: see :meth:`begin`. Returns what is said of them from then on: ``running:<node>``,
+        ``done``, ``over`` or "".
         """
         answer = self._call(
             client, "first", [self.node, what, _milliseconds(seconds), _milliseconds(age)]
         )
-        state = str(answer.decode())
-        return "over" if state.startswith("over:") else state
+        return str(answer.decode())
 
     def push(self, client: Any, pushes: Sequence[Push]) -> list[bool]:
         """Put requests into the queue; return of each whether the filter did not know it."""
@@ -286,19 +289,20 @@ class RedisQueue:
         *,
         is_done: bool,
         forget: bool,
-        named: bool,
         node_ttl: float,
         told: float,
+        named: float,
     ) -> tuple[bool, int]:
         """Leave the queue; return whether the run is over, and how many nodes are left.
 
         *is_done*: this node found all done. *forget*: the request filter goes with the run.
-        *named*: the run has a RUN_ID. *told*: seconds for which those who come late are told.
+        *told*: seconds for which nodes that were on their way are told; *named*: for which all are,
+        as the run has a RUN_ID; 0: it has none.
         """
         over, left = self._call(
             client, "leave",
             [self.node, int(is_done), int(forget), _milliseconds(node_ttl), _milliseconds(told),
-             int(named)],
+             _milliseconds(named)],
         )  # fmt: skip
         return bool(over), left
 

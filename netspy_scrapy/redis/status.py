@@ -20,7 +20,7 @@ _DEAD: Final = 5
 _LAYERS: Final = 64
 _PARTS: Final = (
     "tasks", "info", "domains", "rests", "widths", "delayed", "leases", "owners", "dead",
-    "released", "sequence",
+    "released", "sequence", "ended",
 )  # fmt: skip
 
 
@@ -110,7 +110,7 @@ def status(client: Any, names: QueueNames) -> Status:
         in_flight=len(leases),
         delayed=len(delayed),
         dead=len(dead),
-        start=_start((start or b"").decode()),
+        start=(start or b"").decode(),
         exists=bool(epoch or total or dead or nodes),
         domains=domains,
         nodes=[_node(name.decode(), (now - at) / 1000, about.get(name)) for name, at in nodes],
@@ -138,11 +138,6 @@ def purge(client: Any, names: QueueNames, filter_key: str = "") -> int:
 def _now(client: Any) -> float:
     seconds, micro = client.time()
     return float(seconds * 1000 + micro / 1000)
-
-
-def _start(state: str) -> str:
-    """Return how far the first requests are, without the time since when."""
-    return "over" if state.startswith("over:") else state
 
 
 def _urls(client: Any, base: str, tasks: list[bytes]) -> list[str]:

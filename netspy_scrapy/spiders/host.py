@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scrapy.utils.reactor import is_reactor_installed
@@ -21,12 +20,11 @@ if TYPE_CHECKING:
 
     from scrapy.settings import BaseSettings
 
-#: What is noted on the reactor: who runs its loop, which process it belongs to, after a fork the
-#: reactor of the parent, and when the last crawl ended.
+#: What is noted on the reactor: who runs its loop, which process it belongs to, and, after a fork,
+#: the reactor of the parent.
 _HOST = "_netspy_host"
 _PROCESS = "_netspy_process"
 _PARENT = "_netspy_parent"
-_ENDED = "_netspy_ended"
 
 _lock = threading.Lock()
 
@@ -101,10 +99,7 @@ def run(crawling: Crawling, settings: BaseSettings) -> None:
             setattr(reactor, _HOST, host)
         host.runs.append(crawling)
     if guest is not None:
-        try:
-            guest.result()
-        finally:
-            setattr(reactor, _ENDED, time.monotonic())
+        guest.result()
         return
     asyncio.set_event_loop(loop)
     try:
@@ -113,7 +108,6 @@ def run(crawling: Crawling, settings: BaseSettings) -> None:
     finally:
         with _lock:
             host.is_open = False
-            setattr(reactor, _ENDED, time.monotonic())
         for one in host.guests:  # the loop was left in the midst of them
             one.cancel()
 
@@ -122,11 +116,6 @@ def all_runs() -> list[Crawling]:
     """Return all crawls that are running in the loop."""
     host: Host | None = getattr(_reactor(), _HOST, None)
     return [] if host is None else list(host.runs)
-
-
-def last_end() -> float:
-    """Return when a ``start()`` last ended in this process (``time.monotonic()``), or 0."""
-    return getattr(_reactor(), _ENDED, 0.0) if is_reactor_installed() else 0.0
 
 
 def is_within_a_crawl() -> bool:

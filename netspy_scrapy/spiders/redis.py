@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.dedup.redis_store import RUN_TTL
 from netspy_scrapy.exceptions import RedisFailedError, SpiderError
 from netspy_scrapy.redis.scheduler import RedisScheduler
-from netspy_scrapy.spiders import host
 from netspy_scrapy.spiders.air import AirSpider
 
 if TYPE_CHECKING:
@@ -25,9 +22,6 @@ _PRIORITY: Final = 16
 _CLAIM: Final = 20.0
 #: Seconds between two questions whether they are all there.
 _ASK: Final = 0.25
-#: The process that imported this, and about when it was started: it has done little else since.
-_PROCESS: Final = os.getpid()
-_STARTED: Final = time.monotonic() - time.process_time()
 
 
 class Spider(AirSpider):
@@ -115,12 +109,9 @@ class Spider(AirSpider):
     async def _netspy_claim(self, scheduler: RedisScheduler) -> str:
         """Wait until this node has the first requests to yield, or they are all there."""
         said = ""
-        began = _began()
         while True:
             try:
-                state = await scheduler.membership.first_requests(
-                    "claim", _CLAIM, time.monotonic() - began
-                )
+                state = await scheduler.membership.first_requests("claim", _CLAIM)
             except RedisFailedError:
                 await asyncio.sleep(_ASK)
                 continue
@@ -152,13 +143,3 @@ class Spider(AirSpider):
                 await asyncio.sleep(_ASK)
             else:
                 return
-
-
-def _began() -> float:
-    """Return since when this node has been on its way to a run (``time.monotonic()``).
-
-    One that was started before a run was over came too late for it, and does not begin it anew.
-    """
-    if os.getpid() != _PROCESS:  # forked, who knows when
-        return time.monotonic()
-    return max(_STARTED, host.last_end())
