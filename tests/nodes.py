@@ -176,7 +176,7 @@ class Nodes:
     def __init__(self, site: Any, redis_url: str, zygote: Zygote | None = None) -> None:
         self.site = site
         self.zygote = zygote
-        """What starts the nodes of :meth:`start`; None: a new interpreter for each."""
+        """What starts the nodes; None: a new interpreter for each."""
         self.settings = {**SETTINGS, "REDIS_URL": redis_url}
         self.all: list[Node] = []
         Path("pages.py").write_text(SPIDER)
@@ -187,14 +187,11 @@ class Nodes:
         command += ["-a", f"base=http://127.0.0.1:{self.site.port}"]
         for name, value in {**self.settings, **settings}.items():
             command += ["-s", f"{name}={value}"]
-        return self._add((*command, *arguments), self.zygote)
+        return self.run(*command, *arguments)
 
     def run(self, *command: str) -> Node:
-        """Start a node by a command of Python's, in a new interpreter."""
-        return self._add(command, None)
-
-    def _add(self, command: tuple[str, ...], zygote: Zygote | None) -> Node:
-        node = Node(f"node{len(self.all)}", command, zygote)
+        """Start a node by a command of Python's."""
+        node = Node(f"node{len(self.all)}", command, self.zygote)
         self.all.append(node)
         return node
 

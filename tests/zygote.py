@@ -26,6 +26,7 @@ _MODULES = (
     "netspy_scrapy.addon", "netspy_scrapy.redis.scheduler", "netspy_scrapy.redis.throttle",
     "netspy_scrapy.extensions.runtime", "netspy_scrapy.extensions.summary",
     "netspy_scrapy.spidermiddlewares.outcome", "netspy_scrapy.spidermiddlewares.start",
+    "netspy_scrapy.spiders.redis", "netspy_scrapy.spiders.runner",
 )  # fmt: skip
 
 

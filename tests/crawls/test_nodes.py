@@ -211,15 +211,20 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("run_id", ["", "monday"])
-def test_processes_of_one_netspy_spider(nodes: Nodes, server: Redis, run_id: str) -> None:
+def test_processes_of_one_netspy_spider(
+    nodes: Nodes, server: Redis, zygote: Zygote, run_id: str
+) -> None:
     """One runs start_requests, both work, both end; another run is not an empty one."""
     Path("shared.py").write_text(FACADE)
+    if not run_id:
+        nodes.zygote = None  # as a user starts them
     base = f"http://127.0.0.1:{nodes.site.port}"
     pair = [nodes.run("shared.py", server.url, base, run_id) for _ in range(2)]
 
     assert [node.wait() for node in pair] == [0, 0]
     assert sum(node.log.count("START_REQUESTS") for node in pair) == 1
     assert len(rows()) == len(set(rows())) == 120
+    nodes.zygote = zygote
     again = nodes.run("shared.py", server.url, base, run_id and "tuesday")
     assert again.wait() == 0
     assert len(rows()) == 240
