@@ -380,6 +380,28 @@ def test_redis_is_away_at_the_start(site: Any, own_redis: Any, caplog: Any) -> N
     assert "the node waits for it" in caplog.text
 
 
+def test_a_queue_that_is_refused_later(site: Any, own_redis: Any, caplog: Any) -> None:
+    """Redis was away at the start, and what is there then is no queue: the crawl fails."""
+    server = own_redis("--appendonly", "yes")
+    with redis.Redis.from_url(server.url) as client:
+        client.zadd("family:requests", {"pickled": 0})
+    server.kill()
+
+    class Waits(Family):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            asyncio.get_event_loop().call_later(0.5, server.start)
+
+    settings = {**MEMORY, "SCHEDULER": SCHEDULER, "REDIS_URL": server.url}
+    crawler = crawl(Waits, settings, urls=(site.url("/page/1"),))
+
+    assert reason(crawler) == "redis_refused"
+    assert crawler.spider is None  # scrapy crawl ends with status 1
+    assert "redis-cli DEL family:requests" in caplog.text
+    assert [line["url"] for line in dumped()] == [site.url("/page/1")]
+    assert site.log() == []
+
+
 def test_without_leases(site: Any, client: Any) -> None:
     """SPIDER_TASK_LEASE = 0: a task is gone once it is taken, as in scrapy-redis."""
     crawler = run(Family, client, {"SPIDER_TASK_LEASE": 0}, urls=(site.url("/page/1"),))
