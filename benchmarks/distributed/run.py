@@ -109,11 +109,11 @@ def outage_part(origin, _, given):
     ):  # fmt: skip
         with Redis(keeps=not empty) as redis:
             found[name] = outage(origin, redis, seconds=given.seconds, lease=lease)
-    keys = ["rows", "fetched_and_not_stored", "twice", "waited", "held", "said_lost", "seconds"]
+    keys = ["rows", "twice", "waited", "held", "said_lost", "seconds"]
     lines = [[name, *(f"{one[key]:.0f}" for key in keys)] for name, one in found.items()]
     head = [
-        f"back after {given.seconds:g} s with", "rows of 600", "fetched, not stored",
-        "fetched twice", "only in Redis", "with nodes", "errors said", "s to the end",
+        f"back after {given.seconds:g} s with", "rows of 600", "fetched twice", "only in Redis",
+         "with nodes", "errors said", "s to the end",
     ]  # fmt: skip
     print(table(head, lines))
     return found
