@@ -37,8 +37,10 @@ class FileSink(BasePipeline):
 class Pages(scrapy.Spider):
     name = "pages"
 
-    def __init__(self, *args, clock=0, **kwargs):
+    def __init__(self, *args, clock=0, until=None, **kwargs):
         super().__init__(*args, **kwargs)
+        while until and not os.path.exists(until):
+            time.sleep(0.05)
         real = time.time
         time.time = lambda: real() + int(clock)
 

@@ -25,8 +25,6 @@ _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 _ENDED = "_netspy_ended"
 
 _IMPORTED = time.monotonic()
-#: Seconds; an age that is larger by more than this is not believed.
-_LONGEST_IMPORT = 60.0
 
 
 def reactor_loop(settings: BaseSettings) -> asyncio.AbstractEventLoop:
@@ -65,7 +63,7 @@ def process_start() -> float:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (AttributeError, IndexError, OSError, ValueError):
         return _IMPORTED
-    return max(now - age, _IMPORTED - _LONGEST_IMPORT)
+    return now - age
 
 
 def note_end() -> None:

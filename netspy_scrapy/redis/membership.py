@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which nodes that were on their way are told that the run is over.
 _TOLD: Final = 30.0
+#: Seconds that a process may take until its crawl begins.
+_STARTING: Final = 60.0
 
 
 class Membership:
@@ -60,6 +62,9 @@ class Membership:
         self._run = DedupSettings.from_settings(spider.crawler.settings).run
         self._renewal: Renewal | None = None
         self._has_come = False
+        now, free = time.monotonic(), max(process_start(), last_end())
+        self._began = free if now - free < _STARTING else now
+        """Since when this node is on its way: its process, unless that has run for long already."""
 
     # Coming --------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -123,7 +128,7 @@ class Membership:
         One that was started before a run was over, and came after, does not begin it anew. A run
         with a RUN_ID knows by its name.
         """
-        return 0.0 if self._run else time.monotonic() - max(process_start(), last_end())
+        return 0.0 if self._run else time.monotonic() - self._began
 
     def live(self, on_lost: Callable[[list[Lease]], None]) -> None:
         """Show that the node lives from now on; *on_lost* gets leases that it has lost."""

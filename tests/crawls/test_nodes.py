@@ -181,6 +181,19 @@ def test_a_stop_gives_all_back(nodes: Nodes, server: Redis) -> None:
     assert not Path("failed_requests.jsonl").exists()
 
 
+def test_a_node_that_comes_too_late(nodes: Nodes) -> None:
+    """It was started in time, and the run is over: it fetches nothing. The next one does."""
+    late = nodes.start(20, "-a", "until=go")
+    assert nodes.start(20).wait() == 0
+    Path("go").touch()
+
+    assert late.wait() == 0
+    assert "The run was over before this node had come" in late.log
+    assert len(rows()) == 20
+    assert nodes.start(20).wait() == 0
+    assert len(rows()) == 40
+
+
 FACADE = """
 import sys
 import netspy_scrapy as mw

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 SCHEDULER = "netspy_scrapy.redis.scheduler.RedisScheduler"
 
-#: Seconds for which the loop may stand still.
-LIMIT = 0.05
+#: Seconds for which the loop may stand still: any wait for Redis takes twice as long here. (How
+#: long it really does is measured in benchmarks/distributed.)
+LIMIT = 0.1
 
 
 class Probed(PlainSpider):
@@ -61,10 +63,11 @@ class Family(Probed):
 def test_redis_is_slow(site: Any, redis_server: Redis) -> None:
     """Queue, request filter, item filter and pace: nobody waits for Redis on the event loop."""
     with Proxy(redis_server.port) as proxy:
-        proxy.delay = 0.15
+        proxy.delay = 0.2
         settings = {
             **MEMORY, "SCHEDULER": SCHEDULER, "GLOBAL_THROTTLE": True, "ITEM_FILTER_ENABLE": True,
-            "DEDUP_FILTER": "redis", "BUFFER_FLUSH_INTERVAL": 0.1, "REDIS_KEY_PREFIX": "slow",
+            "DEDUP_FILTER": "redis", "BUFFER_FLUSH_INTERVAL": 0.1,
+            "REDIS_KEY_PREFIX": secrets.token_hex(4),  # also if the test is tried again
             "REDIS_URL": f"redis://127.0.0.1:{proxy.port}/0",
         }  # fmt: skip
         crawler = crawl(Family, settings, urls=(site.url("/page/1"),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import Counter
 from itertools import pairwise
@@ -100,7 +101,7 @@ def test_the_queue_and_what_goes_past_it(site: Any, redis_server: Redis) -> None
         "ADDONS": '{"netspy_scrapy.Addon": 500}', "SCHEDULER": SCHEDULER, "GLOBAL_THROTTLE": True,
         "REDIS_URL": redis_server.url, "DOWNLOAD_DELAY": 0.2, "RANDOMIZE_DOWNLOAD_DELAY": False,
         "ITEM_PIPELINES": '{"scrapy.pipelines.files.FilesPipeline": 1}', "FILES_STORE": "files",
-        "REDIS_KEY_PREFIX": "mixed",
+        "REDIS_KEY_PREFIX": secrets.token_hex(4),
     }  # fmt: skip
     options = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
     try:
