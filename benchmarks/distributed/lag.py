@@ -2,7 +2,7 @@
 
 Crawls a page that yields 600 others, each of which gives an item: with Scrapy's own scheduler, or
 with the queue, the request filter, the item filter and the pace in Redis. Reports the stops of the
-loop from the first page on.
+loop from the first of these pages on.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ class Probed(scrapy.Spider):
     """Notes the stops."""
 
     name = "probed"
+    stops = None
 
     async def start(self):
         yield scrapy.Request(f"{self.base}/page/0")
 
     def parse(self, response):
-        self.stops = []
-        self.task = asyncio.ensure_future(self.probe())
         for n in range(int(self.n)):
             yield response.follow(f"/page/1?ms=20&n={n}", self.leaf)
 
     def leaf(self, response):
+        if self.stops is None:  # the loop stands still while a callback yields
+            self.stops = []
+            self.task = asyncio.ensure_future(self.probe())
         item = Row()
         item.url = response.url
         yield item

@@ -130,7 +130,7 @@ class RedisQueue:
     def begin(
         self, client: Any, *, forget: bool, named: bool, node_ttl: float, age: float
     ) -> tuple[int, int, bool]:
-        """Come to the queue; return how many other nodes and tasks there are, and if it is over.
+        """Come to the queue; return how many other nodes and tasks there are, and if that is late.
 
         *forget*: the request filter of a run that is over is of no use any more. *named*: the run
         has a RUN_ID, under which it begins once. *age*: seconds for which this node has been on its
