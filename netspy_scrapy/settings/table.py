@@ -217,7 +217,17 @@ SETTINGS: dict[str, Setting] = {
     "DUMP_UNFINISHED_ON_EXIT": Setting(
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
+    # What a crawl tells of itself
     "RUN_SUMMARY_ENABLE": Setting(True, "print the run summary"),
+    "NETSPY_REPORT": Setting(
+        "", "file of a page about the run, written at its end; %(name)s, %(time)s; empty: none"
+    ),
+    "NETSPY_FAIL_ON": Setting(
+        ["nothing_stored"], "findings of the summary that make the exit status 1"
+    ),
+    "NETSPY_PROGRESS": Setting(True, "show a line of what goes on, where stderr is a terminal"),
+    "NETSPY_PROMETHEUS_PORT": Setting(0, "port on which Prometheus finds metrics; 0: none"),
+    "NETSPY_PROMETHEUS_HOST": Setting("127.0.0.1", "address of that port"),
 }
 
 #: netspy's settings that nothing here reads yet: named when a user sets them.
