@@ -396,7 +396,7 @@ def test_a_queue_that_is_refused_later(site: Any, own_redis: Any, caplog: Any) -
     crawler = crawl(Waits, settings, urls=(site.url("/page/1"),))
 
     assert reason(crawler) == "redis_refused"
-    assert crawler.spider is None  # scrapy crawl ends with status 1
+    assert crawler.stats.get_value("netspy/exit_status") == 1
     assert "redis-cli DEL family:requests" in caplog.text
     assert [line["url"] for line in dumped()] == [site.url("/page/1")]
     assert site.log() == []
