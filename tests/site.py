@@ -227,9 +227,7 @@ class Site:
 
     def hits(self, path: str) -> int:
         """Count the requests for a path; its query counts only if the path given has one."""
-        if "?" in path:
-            return sum(arrival.path == path for arrival in self.log())
-        return sum(arrival.path.partition("?")[0] == path for arrival in self.log())
+        return int(self._ask("hits", path))
 
     def reset(self) -> None:
         """Forget the log, the answers that were set and the places in all sequences."""
@@ -366,6 +364,11 @@ class _State:
         what = request.path[len(_CONTROL) :]
         if what == "log":
             return _json([{**entry, "body": _to_text(entry["body"])} for entry in self.log])
+        if what == "hits":  # counted here, for those who ask again and again
+            path = json.loads(request.body)
+            whole = "?" in path
+            seen = (entry["path"] for entry in self.log)
+            return _json(sum((one if whole else one.partition("?")[0]) == path for one in seen))
         if what == "reset":
             # New containers and not emptied ones: an answer that is still on its way belongs to the
             # old log.

@@ -1,160 +1,53 @@
-"""Several nodes on a real Redis: kills, one pace, and what the queue costs.
+"""Several nodes on a real Redis: kills, outages, one pace, and what the queue costs.
 
 ::
 
-    python benchmarks/distributed/run.py [--only seed,kills,pace,queue] [--kills 20]
-        [--count 100000] [--json FILE]
+    python benchmarks/distributed/run.py [--only seed,kills,outage,pace,lag,queue,carry]
+        [--kills 20] [--seconds 30] [--count 100000] [--json FILE]
 
 ``seed``
     400 pages, a pipeline that takes 1.5 s a batch, SIGKILL of the node half way, a second node
     takes over: rows stored, and pages fetched twice. Beside it stock scrapy-redis, whose pipeline
     writes 50 rows at a time.
 ``kills``
-    Three nodes, 400 pages, 0.5 s a batch; one of them is killed at a random moment and replaced,
-    twice a round: rows lost, pages fetched twice.
+    The same with three nodes; one of them is killed at a random moment and replaced, twice a
+    round: rows lost, pages fetched twice.
+``outage``
+    Three nodes, 600 pages, and a Redis that is killed, and back half a minute later on the same
+    data; then one that is back empty. Then the first again with a lease shorter than the outage.
 ``pace``
     Three processes, DOWNLOAD_DELAY = 0.3 without jitter: gaps at the site, without and with
     GLOBAL_THROTTLE. The first requests of each process, which open its connection, are left out.
+``lag``
+    For how long the event loop stands still, with Scrapy's own scheduler, and with a Redis that
+    answers at once, and after 0.1 and 0.5 s.
 ``queue``
     The price of a push (filter included), a pop and an acknowledgement, in one process.
+``carry``
+    How many nodes one Redis carries: its processor time a page and for an idle node, and how fast
+    it answers, by the number of nodes. Real ones, as far as two cores go; then what they say to
+    Redis without a crawler behind it.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import random
-import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from itertools import pairwise
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import carry
+import kills
+from outages import outage
+from processes import HERE, OURS, STOCK, Redis, start
+
 sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent.parent))
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import Origin, in_turns, median, run_child, table, write_json
 
-OURS = {
-    "ADDONS": '{"netspy_scrapy.Addon": 500}',
-    "SCHEDULER": "netspy_scrapy.redis.scheduler.RedisScheduler",
-    "ITEM_PIPELINES": '{"spider.FileSink": 300}',
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
-    "SPIDER_TASK_LEASE": 3,
-}
-STOCK = {
-    "SCHEDULER": "scrapy_redis.scheduler.Scheduler",
-    "DUPEFILTER_CLASS": "scrapy_redis.dupefilter.RFPDupeFilter",
-    "ITEM_PIPELINES": '{"spider.BufferedSink": 300}',
-    "SCHEDULER_PERSIST": True,
-    "CONCURRENT_REQUESTS_PER_DOMAIN": 16,
-}
-
-
-class Redis:
-    """A Redis of the benchmark's own, which keeps nothing."""
-
-    def __enter__(self):
-        program = shutil.which("redis-server") or sys.exit("redis-server is not installed")
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
-        self._process = subprocess.Popen(
-            [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "no"], stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return self
-
-    def __exit__(self, *_):
-        self._process.terminate()
-        self._process.wait()
-
-    def flush(self):
-        with socket.create_connection(("127.0.0.1", self.port)) as sock:
-            sock.sendall(b"FLUSHALL\r\n")
-            sock.recv(16)
-
-
-def start(folder, spider, arguments, settings):
-    """Start a node in *folder*."""
-    command = [sys.executable, "-m", "scrapy", "runspider", str(HERE / f"{spider}.py")]
-    for name, value in arguments.items():
-        command += ["-a", f"{name}={value}"]
-    shared = {"LOG_LEVEL": "WARNING", "TELNETCONSOLE_ENABLED": False}
-    for name, value in {**shared, **settings}.items():
-        command += ["-s", f"{name}={value}"]
-    log = (Path(folder) / "log").open("ab")
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
-    with log:
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
-
-
-def rows(folder):
-    path = Path(folder) / "rows.txt"
-    return path.read_text(encoding="utf-8").split() if path.exists() else []
-
-
-def fetched(origin):
-    return sum(path.startswith("/page/1") for _, _, path, *_ in origin.log())
-
-
-def until(condition, *, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError
-        time.sleep(0.02)
-
-
-def seed(origin, redis, settings, *, pages=400):
-    """One kill half way; return what is stored and how many pages were fetched twice."""
-    redis.flush()
-    origin.reset()
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        given = {"base": origin.url(""), "n": pages, "ms": 20}
-        settings = {**settings, "REDIS_URL": redis.url, "SINK_SECONDS": 1.5}
-        node = start(folder, "spider", given, settings)
-        until(lambda: fetched(origin) >= pages // 2)
-        node.kill()
-        node.wait()
-        second = start(folder, "spider", given, settings)
-        second.wait(300)
-        stored = rows(folder)
-        return {"rows": len(set(stored)), "twice": max(0, fetched(origin) - pages)}
-
-
-def kills(origin, redis, *, pages=400):
-    """Three nodes, two kills at random moments."""
-    redis.flush()
-    origin.reset()
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        given = {"base": origin.url(""), "n": pages, "ms": 20}
-        settings = {**OURS, "REDIS_URL": redis.url, "SINK_SECONDS": 0.5}
-        nodes = [start(folder, "spider", given, settings) for _ in range(3)]
-        for moment in sorted(random.sample(range(10, pages - 20), 2)):
-            until(
-                lambda bound=moment: fetched(origin) >= bound or all(n.poll() == 0 for n in nodes)
-            )
-            time.sleep(random.random() / 5)
-            victim = nodes.pop(random.randrange(len(nodes)))
-            victim.send_signal(signal.SIGKILL)
-            victim.wait()
-            nodes.append(start(folder, "spider", given, settings))
-        for node in nodes:
-            node.wait(300)
-        stored = rows(folder)
-        return {"rows": len(set(stored)), "twice": max(0, fetched(origin) - pages)}
+from tests.servers.proxy import Proxy
 
 
 def pace(origin, redis, *, shared, each=25, delay=0.3):
@@ -187,45 +80,124 @@ def pace(origin, redis, *, shared, each=25, delay=0.3):
     }  # fmt: skip
 
 
+def seed_part(origin, redis, given):
+    found = {name: kills.half_way(origin, redis, settings)
+             for name, settings in (("this package", OURS), ("scrapy-redis", STOCK))}  # fmt: skip
+    lines = [[name, str(one["rows"]), str(one["twice"])] for name, one in found.items()]
+    print(table(["kill half way", "rows of 400", "fetched twice"], lines))
+    return found
+
+
+def kills_part(origin, redis, given):
+    found = []
+    for _ in range(given.kills):
+        found.append(kills.at_random(origin, redis))
+        print(found[-1], file=sys.stderr, flush=True)
+    lost = sum(400 - one["rows"] for one in found)
+    twice = sorted(one["twice"] for one in found)
+    print(
+        f"{len(found)} rounds of 3 nodes and 2 random kills: {lost} of {400 * len(found)} rows "
+        f"lost; fetched twice per round: median {median(twice)}, most {twice[-1]}"
+    )
+    return found
+
+
+def outage_part(origin, _, given):
+    found = {}
+    for name, empty, lease in (
+        ("the same data", False, 60), ("empty", True, 60), ("the same data, lease 10 s", False, 10),
+    ):  # fmt: skip
+        with Redis(keeps=not empty) as redis:
+            found[name] = outage(origin, redis, seconds=given.seconds, lease=lease)
+    keys = ["rows", "twice", "waited", "held", "said_lost", "seconds"]
+    lines = [[name, *(f"{one[key]:.0f}" for key in keys)] for name, one in found.items()]
+    head = [
+        f"back after {given.seconds:g} s with", "rows of 600", "fetched twice", "only in Redis",
+         "with nodes", "errors said", "s to the end",
+    ]  # fmt: skip
+    print(table(head, lines))
+    return found
+
+
+def pace_part(origin, redis, given):
+    found = {
+        "off": pace(origin, redis, shared=False), "on": pace(origin, redis, shared=True)
+    }  # fmt: skip
+    lines = [
+        [name, f"{one['shortest_s']:.3f}", f"{one['mean_s']:.3f}", str(one["peak_per_s"])]
+        for name, one in found.items()
+    ]
+    print(table(["GLOBAL_THROTTLE", "shortest gap s", "mean gap s", "most in 1 s"], lines))
+    return found
+
+
+def lag_part(origin, redis, given):
+    found = {}
+    command = [sys.executable, str(HERE / "lag.py"), "--base", origin.url("")]
+    with Proxy(redis.port) as proxy:
+        for _, delay in in_turns([None, 0.0, 0.1, 0.5], given.runs):
+            redis.flush()
+            proxy.delay = delay or 0.0
+            url = [] if delay is None else ["--redis", f"redis://127.0.0.1:{proxy.port}/0"]
+            found.setdefault(delay, []).append(run_child([*command, *url]))
+    lines = [
+        [
+            "no Redis" if delay is None else f"answers after {delay:g} s",
+            *(f"{median([one[key] for one in measured]):.1f}" for key in ("worst_ms", "p999_ms")),
+            f"{max(one['worst_ms'] for one in measured):.1f}",
+            str(sum(one["over_50_ms"] for one in measured)),
+        ]
+        for delay, measured in found.items()
+    ]
+    head = ["stops of the loop, ms", "longest (median)", "99.9 %", "longest of all", "over 50 ms"]
+    print(table(head, lines))
+    return {str(delay): measured for delay, measured in found.items()}
+
+
+def carry_part(origin, redis, given):
+    found = [*carry.crawls(origin, redis), *carry.simulated(redis, rate=0), *carry.simulated(redis)]
+    lines = [
+        [
+            f"{one['nodes']} nodes, {one['kind']}", f"{one['pages_per_s']:.0f}",
+            f"{one['redis_share']:.1%}", _figure(one["redis_us_a_page"]),
+            f"{one['commands_per_s']:.0f}", _figure(one.get("pop_ms"), 1),
+            _figure(one.get("pop_p99_ms"), 1),
+        ]
+        for one in found
+    ]  # fmt: skip
+    head = ["", "pages/s", "Redis: of a core", "us a page", "commands/s", "pop ms", "99 %"]
+    print(table(head, lines))
+    return found
+
+
+def _figure(value, digits=0):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def queue_part(origin, redis, given):
+    return queue_costs(redis, given.count, given.runs)
+
+
+PARTS = {
+    "seed": seed_part, "kills": kills_part, "outage": outage_part, "pace": pace_part,
+    "lag": lag_part, "queue": queue_part, "carry": carry_part,
+}  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="seed,kills,pace,queue")
+    parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--json")
     given = parser.parse_args()
-    only = given.only.split(",")
     result = {}
     with Origin(HERE.parent / "politeness" / "hosts.py") as origin, Redis() as redis:
-        if "seed" in only:
-            found = {"this package": seed(origin, redis, OURS)}
-            found["scrapy-redis"] = seed(origin, redis, STOCK)
-            result["seed"] = found
-            lines = [[name, str(one["rows"]), str(one["twice"])] for name, one in found.items()]
-            print(table(["kill half way", "rows of 400", "fetched twice"], lines))
-        if "kills" in only:
-            found = [kills(origin, redis) for _ in range(given.kills)]
-            result["kills"] = found
-            lost = sum(400 - one["rows"] for one in found)
-            twice = sorted(one["twice"] for one in found)
-            print(
-                f"\n{len(found)} rounds of 3 nodes and 2 random kills: {lost} of {400 * len(found)}"
-                f" rows lost; fetched twice per round: median {median(twice)}, most {twice[-1]}"
-            )
-        if "pace" in only:
-            found = {
-                "off": pace(origin, redis, shared=False), "on": pace(origin, redis, shared=True)
-            }  # fmt: skip
-            result["pace"] = found
-            print()
-            lines = [
-                [name, f"{one['shortest_s']:.3f}", f"{one['mean_s']:.3f}", str(one["peak_per_s"])]
-                for name, one in found.items()
-            ]
-            print(table(["GLOBAL_THROTTLE", "shortest gap s", "mean gap s", "most in 1 s"], lines))
-        if "queue" in only:
-            result["queue"] = queue_costs(redis, given.count, given.runs)
+        for name in given.only.split(","):
+            print(f"\n{name} (load {os.getloadavg()[0]:.1f})", flush=True)
+            result[name] = PARTS[name](origin, redis, given)
     if given.json:
         write_json(given.json, result)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from scrapy.utils.misc import build_from_crawler, load_object
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 _ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
+_ENDED = "_netspy_ended"
+
+_IMPORTED = time.monotonic()
 
 
 def reactor_loop(settings: BaseSettings) -> asyncio.AbstractEventLoop:
@@ -43,6 +49,38 @@ def reactor_loop(settings: BaseSettings) -> asyncio.AbstractEventLoop:
         pool.threadFactory = functools.partial(threading.Thread, daemon=True)
         reactor.startRunning(installSignalHandlers=False)
     return cast("asyncio.AbstractEventLoop", loop)
+
+
+def process_start() -> float:
+    """Return when this process was started (``time.monotonic()``); where none says: imported this.
+
+    A forked one counts from the fork.
+    """
+    now = time.monotonic()
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks = int(fields[19])  # since the machine was started
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (AttributeError, IndexError, OSError, ValueError):
+        return _IMPORTED
+    return now - age
+
+
+def note_end() -> None:
+    """Note on the reactor, which is the process's, that a crawl has ended in it."""
+    if is_reactor_installed():
+        from twisted.internet import reactor  # noqa: PLC0415
+
+        setattr(reactor, _ENDED, time.monotonic())
+
+
+def last_end() -> float:
+    """Return when a crawl last ended in this process (``time.monotonic()``); 0: none has."""
+    if not is_reactor_installed():
+        return 0.0
+    from twisted.internet import reactor  # noqa: PLC0415
+
+    return float(getattr(reactor, _ENDED, 0.0))
 
 
 def install_resolver(crawler: Crawler) -> None:

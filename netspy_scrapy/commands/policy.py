@@ -135,7 +135,9 @@ class Policy:
             "start() waits", f"while {queued:,} are queued" if queued else "never",
             "NETSPY_START_MAX_QUEUED",
         )  # fmt: skip
-        if settings["JOBDIR"]:
+        if is_kind_of(settings["SCHEDULER"], RedisScheduler):
+            yield "queued at a stop", "stays in Redis", "SCHEDULER"
+        elif settings["JOBDIR"]:
             yield "queued at a stop", f"kept in {settings['JOBDIR']}", "JOBDIR"
         else:
             dumped = DumpSettings.from_settings(settings).unfinished

@@ -15,13 +15,15 @@ from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.redis.queue import QueueNames, RedisQueue
 from netspy_scrapy.redis.settings import QueueSettings, queue_base, rendered
 from netspy_scrapy.redis.status import Status, purge, queues, status
-from netspy_scrapy.settings import read_text
+from netspy_scrapy.settings import DedupSettings
 
 if TYPE_CHECKING:
     import argparse
 
 #: Domains that are shown one by one.
 _DOMAINS = 20
+#: Seconds, or minutes, from which on the next larger unit is told.
+_LONG = 100
 _ENDED = 1
 
 
@@ -71,23 +73,31 @@ class Command(ScrapyCommand):
     def _show(
         self, connection: Connection, console: Console, args: list[str], opts: argparse.Namespace
     ) -> None:
-        bases = [self._base(connection, name) for name in args]
         if not args:
-            pattern = f"{connection.settings.prefix}:{{*}}:queue"
-            bases = connection.call(lambda client: queues(client, pattern))
-            if not bases:
-                console.conclude(f"There is no queue in {connection.settings.shown}")
-                return
-        for place, base in enumerate(bases):
-            names = QueueNames(base)
-            if opts.requeue_dead:
+            self._show_all(connection, console)
+            return
+        for name in args:
+            names = self._names(self._base(connection, name))
+            found = _look(connection, names)
+            if not found.exists:
+                console.say(f"There is no queue {names.base} in {connection.settings.shown}")
+                self.exitcode = _ENDED
+            elif opts.requeue_dead:
                 queue = RedisQueue(names, None, "")
                 count = connection.call(queue.requeue_dead)
-                console.conclude(f"{base}: {count} dead tasks are in the queue again")
+                console.conclude(f"{names.base}: {_counted(count, 'dead task')} put back")
             elif opts.purge:
-                self._purge(connection, console, names, args[place], sure=opts.yes)
+                self._purge(connection, console, names, name, sure=opts.yes)
             else:
-                console.conclude(text_of(_look(connection, names)))
+                console.conclude(text_of(found))
+
+    def _show_all(self, connection: Connection, console: Console) -> None:
+        pattern = self._base(connection, "*")
+        bases = connection.call(lambda client: queues(client, pattern))
+        if not bases:
+            console.conclude(f"There is no queue in {connection.settings.shown}")
+        for base in bases:
+            console.conclude(text_of(_look(connection, self._names(base))))
 
     def _purge(
         self,
@@ -101,33 +111,43 @@ class Command(ScrapyCommand):
         found = _look(connection, names)
         what = (
             f"{names.base}: {found.ready} ready, {found.in_flight} in flight, {found.delayed} "
-            f"delayed, {found.dead} dead tasks"
+            f"delayed, {_counted(found.dead, 'dead task')}"
         )
         if not sure:
             if not sys.stdin.isatty():
                 raise UsageError("--purge asks first: add --yes where nobody can answer")
-            if input(f"Delete {what}, and what the request filter knows? [y/N] ").lower() != "y":
+            at_work = sum(one.is_alive for one in found.nodes)
+            warning = f" ({_counted(at_work, 'node')} at work)" if at_work else ""
+            question = f"Delete {what}, and what the request filter knows{warning}? [y/N] "
+            if input(question).strip().lower() not in ("y", "yes"):
                 console.conclude("Nothing was deleted")
                 return
         keys = self._filters(connection, spider)
         connection.call(lambda client: [purge(client, names, key) for key in keys])
         console.conclude(f"Deleted {what}")
 
+    def _names(self, base: str) -> QueueNames:
+        run = self._dedup().run
+        return QueueNames(base, start=f"{base}:start:{run}" if run else "")
+
     def _base(self, connection: Connection, name: str) -> str:
-        return queue_base(connection, self._settings().queue_key, name)
+        return queue_base(connection, self._queue().queue_key, name)
 
     def _filters(self, connection: Connection, name: str) -> list[str]:
-        assert self.settings is not None
-        template = self._settings().filter_key
+        template = self._queue().filter_key
         if template:
             return [rendered("SCHEDULER_DUPEFILTER_KEY", template, name)]
-        run = self.settings.get("RUN_ID")
-        scope = ["run", read_text(self.settings, "RUN_ID")] if run else []
+        run = self._dedup().run
+        scope = ["run", run] if run else []
         return [connection.key(name, *scope, "seen", "requests", kind) for kind in ("set", "bloom")]
 
-    def _settings(self) -> QueueSettings:
+    def _queue(self) -> QueueSettings:
         assert self.settings is not None
         return QueueSettings.from_settings(self.settings)
+
+    def _dedup(self) -> DedupSettings:
+        assert self.settings is not None
+        return DedupSettings.from_settings(self.settings)
 
 
 def _look(connection: Connection, names: QueueNames) -> Status:
@@ -140,27 +160,41 @@ def text_of(found: Status) -> str:
     lines = [found.name, f"  {counts}, dead {found.dead}"]
     if found.start:
         lines.append(f"  first requests: {found.start}")
-    if found.dead:
-        lines.append("  ! dead tasks: netspy-queue --requeue-dead tries them again")
     lines += _table(
-        ("domain", "ready", "in flight", "rests"),
+        ("domain", "ready", "in flight", "delayed", "dead", "rests"),
         [
-            (one.name or "(start URLs)", one.ready, one.in_flight,
+            (one.name or "(start URLs)", one.ready, one.in_flight, one.delayed, one.dead,
              f"{one.rests:.1f} s" if one.rests else "")
             for one in found.domains[:_DOMAINS]
         ],
     )  # fmt: skip
     if len(found.domains) > _DOMAINS:
-        lines.append(f"  and {len(found.domains) - _DOMAINS} more domains")
+        lines.append(f"  and {_counted(len(found.domains) - _DOMAINS, 'more domain')}")
+    if found.dead:
+        lines.append("  ! dead tasks; netspy-queue --requeue-dead tries them again:")
+        lines += [f"    {url}" for url in found.dead_urls]
+        if found.dead > len(found.dead_urls):
+            lines.append(f"    and {found.dead - len(found.dead_urls)} more")
     lines += _table(
         ("node", "heard of", "holds", "unacknowledged"),
         [
-            (one.name, f"{one.heard:.1f} s ago" + ("" if one.is_alive else ", GONE"), one.held,
+            (one.name, f"{_span(one.heard)} ago" + ("" if one.is_alive else ", GONE"), one.held,
              one.unacknowledged)
             for one in found.nodes
         ],
     )  # fmt: skip
     return "\n".join(lines)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def _span(seconds: float) -> str:
+    if seconds < _LONG:
+        return f"{seconds:.1f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < _LONG else f"{minutes / 60:.1f} h"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
@@ -170,6 +204,9 @@ def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return [
         "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        + "  ".join(
+            cell.rjust(width) if column and cells[-1][column].isdigit() else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
         for row in cells
     ]

@@ -46,6 +46,8 @@ class RedisStore(ABC):
 
     script_name: ClassVar[str]
     """The script that asks and adds; it takes one key."""
+    kind: ClassVar[str]
+    """What Redis calls the type of that key."""
 
     def __init__(self, connection: Connection, key: str, *, ttl: int = 0) -> None:
         """*key* is the whole key; *ttl* the seconds that it lives after each ``add``, 0: ever."""
@@ -92,6 +94,7 @@ class RedisSet(RedisStore):
     """A Redis set: never errs, and costs about 80 bytes a key."""
 
     script_name = "set"
+    kind = "set"
 
     def encoded(self, key: bytes) -> bytes:
         """Return *key* itself."""
@@ -107,6 +110,7 @@ class RedisBloom(RedisStore):
     """
 
     script_name = "bloom"
+    kind = "hash"
 
     def __init__(
         self,

@@ -62,6 +62,7 @@ class Connection:
         self._client: Any = None
         self._executor: ThreadPoolExecutor | None = None
         self._away_since: float | None = None
+        self._is_told_of_refusal = False
         self._closed = threading.Event()
         self._back = threading.Event()
         """Set when the present outage is over."""
@@ -170,7 +171,7 @@ class Connection:
     def _check(self) -> None:
         redis = driver(self.settings.source, self.settings.shown)
         try:
-            info = self._try(lambda client: _server_info(client, redis))
+            info = self._try(server_info)
         except TypeError as exc:  # the client makes connections late, of whatever it was given
             names = sorted(self.settings.arguments)
             allowed = f"arguments of the Redis client ({self._safe(exc)})"
@@ -224,7 +225,9 @@ class Connection:
             errors.ClusterDownError,
             OSError,
         ) as exc:
-            raise self._gone(self._safe(exc)) from exc
+            raise self._gone(
+                self._safe(exc), is_refusal=isinstance(exc, errors.AuthenticationError)
+            ) from exc
         except (errors.RedisError, errors.RedisClusterException) as exc:
             if _NO_NODE.search(str(exc)):
                 raise self._gone(self._safe(exc)) from exc
@@ -236,13 +239,21 @@ class Connection:
     def _away(self) -> RedisAwayError:
         return RedisAwayError(f"Redis at {self.settings.shown} is away")
 
-    def _gone(self, reason: str) -> RedisAwayError:
-        """Note that the server is away, and see to it that somebody asks whether it is back."""
+    def _gone(self, reason: str, *, is_refusal: bool = False) -> RedisAwayError:
+        """Note that the server is away, and see to it that somebody asks whether it is back.
+
+        *is_refusal*: it is there, and wants another password; it may have been away before.
+        """
         with self._lock:
             first = self._away_since is None and not self._closed.is_set()
             if first:
                 self._away_since = time.monotonic()
                 self._back = threading.Event()
+                self._is_told_of_refusal = is_refusal
+            elif is_refusal and not self._is_told_of_refusal:
+                self._is_told_of_refusal = True
+                logger.error("Redis at %s is there, and refuses this process until its password "
+                             "is mended: %s", self.settings.shown, reason)  # fmt: skip
         if first:
             logger.warning("Redis at %s is away: %s", self.settings.shown, reason)
             threading.Thread(
@@ -291,8 +302,9 @@ def script(name: str) -> str:
     return (folder / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _server_info(client: Any, redis: Any) -> dict[str, Any]:
+def server_info(client: Any) -> dict[str, Any]:
     """Return what the server says of itself; nothing, if this user may not ask."""
+    redis = driver("REDIS_URL", "")
     client.ping()
     try:
         info = client.info("server")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from netspy_scrapy.exceptions import ConfigError, RedisAwayError, RedisFailedError
 from netspy_scrapy.redis.queue import Handed, Push, Settle
+from netspy_scrapy.redis.recent import RecentPushes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +88,8 @@ class Exchange:
 
     What is on its way stays in memory until Redis confirmed it, so an outage costs time only. An
     answer that got lost is harmless: all may be sent again, and tasks that came with it are given
-    back. If Redis comes back empty, it gets all that this node holds.
+    back. A Redis that was restarted gets once more what it had confirmed right before, and one that
+    is back empty gets all that this node holds.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Exchange:
         self._pause = _FIRST_PAUSE
         self._task: asyncio.Task[None] | None = None
         self._missed_an_answer = False
+        self._recent = RecentPushes()
         self._is_refused = False
         self._is_ended = False
 
@@ -147,6 +150,11 @@ class Exchange:
         return len(self._pushes)
 
     @property
+    def unsettled(self) -> int:
+        """Of how many tasks the queue has not heard that they are done, or given back."""
+        return len(self._settles)
+
+    @property
     def is_busy(self) -> bool:
         """Whether something has not reached Redis yet."""
         return bool(self._pushes or self._settles)
@@ -166,14 +174,19 @@ class Exchange:
     async def drain(self, seconds: float) -> bool:
         """Send all that is left, for *seconds* at most, after the end; return if that worked."""
         until = time.monotonic() + seconds
+        is_told = False
         while self.is_busy and time.monotonic() < until:
             try:
                 await self._turn(None)
+            except ConfigError:  # no waiting mends it, and it is told already
+                break
             except RedisAwayError:
                 self._missed_an_answer = True
                 await asyncio.sleep(0.1)
-            except (ConfigError, RedisFailedError) as exc:
-                logger.warning("Redis refuses what is left of the queue: %s", exc)
+            except RedisFailedError as exc:
+                if not is_told:
+                    logger.warning("Redis refuses what is left of the queue: %s", exc)
+                is_told = True
                 await asyncio.sleep(0.1)
         return not self.is_busy
 
@@ -224,10 +237,7 @@ class Exchange:
 
     async def _turn(self, question: Question | None) -> None:
         if self._missed_an_answer:
-            held = [lease.id for lease in self._leases]
-            found = await self._connection.run(lambda client: self._queue.orphans(client, held))
-            known = {one.lease.id for one in self._settles}
-            self._settles += [one for one in found if one.lease.id not in known]
+            await self._make_good()
             self._missed_an_answer = False
         pushes, settles, rests = self._pushes[:_BATCH], self._settles[:_BATCH], self._rests[:_BATCH]
         taken, still, answer = await self._connection.run(
@@ -236,6 +246,8 @@ class Exchange:
         if answer is not None and answer.is_emptied:
             await self._restore()
             return
+        self._recent.add([one.push for one in pushes])
+        self._recent.remove([one.lease.id for one in settles if one.what == "done"])
         del self._pushes[: len(pushes)]
         del self._settles[: len(settles)]
         del self._rests[: len(rests)]
@@ -258,6 +270,7 @@ class Exchange:
         """Send one turn; runs in a thread."""
         queue = self._queue
         self._come(client)
+        self._recent.learn_server(client)
         taken = queue.push(client, [one.push for one in pushes]) if pushes else []
         still = queue.settle(client, settles) if settles else []
         if still is None:
@@ -281,6 +294,18 @@ class Exchange:
             queue.epoch = answer.epoch
         return taken, still, answer
 
+    async def _make_good(self) -> None:
+        """After an outage: give back tasks whose answer got lost, and push again what may be."""
+        held = [lease.id for lease in self._leases]
+
+        def look(client: Any) -> list[Settle]:
+            self._recent.push_again(client, self._queue.push)
+            return self._queue.orphans(client, held)
+
+        found = await self._connection.run(look)
+        known = {one.lease.id for one in self._settles}
+        self._settles += [one for one in found if one.lease.id not in known]
+
     def _pace(self, answer: Handed) -> None:
         """Decide when to ask next."""
         if answer.tasks or self.is_busy:  # what came up meanwhile may bring more
@@ -297,16 +322,20 @@ class Exchange:
         known = {lease.id for lease in held}
         back = [one.lease for one in self._settles if one.what == "back" and one.lease.payload]
         held += [lease for lease in back if lease.id not in known]
-        epoch, count = await self._connection.run(
-            lambda client: self._queue.restore(
-                client, held, self._settings.lease, secrets.token_hex(8)
-            )
-        )
+        recent = self._recent.all()
+
+        def restore(client: Any) -> tuple[str, int]:
+            restored = self._queue.restore(client, held, self._settings.lease, secrets.token_hex(8))
+            self._queue.push(client, recent)
+            return restored
+
+        epoch, count = await self._connection.run(restore)
         self._queue.epoch = epoch
         logger.error(
             "Redis has lost the queue %s: it was emptied, or restarted without its data. This node "
-            "puts back the %d tasks that it holds (%d were not there yet) and %d that were on the "
-            "way; requests that waited in the queue, and what the request filter knew, are LOST. "
-            "Keep Redis from that: appendonly yes, maxmemory-policy noeviction",
-            self._queue.names.base, len(held), count, len(self._pushes),
+            "puts back the %d tasks that it holds (%d were not there yet), %d that it pushed a "
+            "moment ago and %d that were on the way; other requests that waited in the queue, and "
+            "what the request filter knew, are LOST. Keep Redis from that: appendonly yes, "
+            "maxmemory-policy noeviction",
+            self._queue.names.base, len(held), count, len(recent), len(self._pushes),
         )  # fmt: skip

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Tasks of one call of a script: a few milliseconds, in which the server does nothing else.
 _CHUNK: Final = 200
+#: Seconds after which a node that was killed is shown no more.
+_GONE: Final = 86_400.0
 _SCRIPTS: Final = (
     "begin", "first", "push", "pop", "settle", "renew", "rest", "restore", "leave",
     "requeue", "abandon",
@@ -126,22 +128,31 @@ class RedisQueue:
     def _filter_key(self) -> str:
         return self.store.key if self.store is not None else ""
 
-    def begin(self, client: Any, *, forget: bool, node_ttl: float) -> tuple[int, int]:
-        """Come to the queue; return how many other nodes there are, and how many tasks.
+    def begin(
+        self, client: Any, *, forget: bool, named: bool, node_ttl: float, age: float
+    ) -> tuple[int, int, bool]:
+        """Come to the queue; return how many other nodes and tasks there are, and if that is late.
 
-        *forget*: the request filter of a run that is over is of no use any more.
+        *forget*: the request filter of a run that is over is of no use any more. *named*: the run
+        has a RUN_ID, under which it begins once. *age*: seconds for which this node has been on its
+        way: it does not begin anew what it came for.
         """
-        others, left = self._call(
-            client, "begin", [self.node, int(forget), _milliseconds(node_ttl)]
-        )
-        return int(others), int(left)
+        others, left, late = self._call(
+            client, "begin",
+            [self.node, int(forget), _milliseconds(node_ttl), int(named), _milliseconds(age),
+             _milliseconds(_GONE)],
+        )  # fmt: skip
+        return int(others), int(left), bool(late)
 
-    def first(self, client: Any, what: str, seconds: float) -> str:
+    def first(self, client: Any, what: str, seconds: float, age: float = 0.0) -> str:
         """Claim the first requests for *seconds*, or be ``done`` with them, or set them ``free``.
 
-        Returns what is said of them from then on: ``running:<node>``, ``done``, ``over`` or "".
+        *age*: see :meth:`begin`. Returns what is said of them from then on: ``running:<node>``,
+        ``done``, ``over`` or "".
         """
-        answer = self._call(client, "first", [self.node, what, _milliseconds(seconds)])
+        answer = self._call(
+            client, "first", [self.node, what, _milliseconds(seconds), _milliseconds(age)]
+        )
         return str(answer.decode())
 
     def push(self, client: Any, pushes: Sequence[Push]) -> list[bool]:
@@ -282,15 +293,25 @@ class RedisQueue:
         return epoch, count
 
     def leave(
-        self, client: Any, *, is_done: bool, forget: bool, node_ttl: float, told: float
+        self,
+        client: Any,
+        *,
+        is_done: bool,
+        forget: bool,
+        node_ttl: float,
+        told: float,
+        named: float,
     ) -> tuple[bool, int]:
         """Leave the queue; return whether the run is over, and how many nodes are left.
 
         *is_done*: this node found all done. *forget*: the request filter goes with the run.
+        *told*: seconds for which nodes that were on their way are told; *named*: for which all are,
+        as the run has a RUN_ID; 0: it has none.
         """
         over, left = self._call(
             client, "leave",
-            [self.node, int(is_done), int(forget), _milliseconds(node_ttl), _milliseconds(told)],
+            [self.node, int(is_done), int(forget), _milliseconds(node_ttl), _milliseconds(told),
+             _milliseconds(named)],
         )  # fmt: skip
         return bool(over), left
 

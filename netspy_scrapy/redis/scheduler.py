@@ -378,6 +378,9 @@ class RedisScheduler(Scheduler):
     def refused(self, error: ConfigError) -> None:
         """Learn that the queue can never be used: Redis was away when the crawl began."""
         logger.error("%s", error, extra={"spider": self.spider})
+        if getattr(self.spider, "netspy_active", False):  # its start() raises it
+            self.spider.netspy_start_error = error  # type: ignore[attr-defined]
+        _scrapy.fail_exit(self.crawler)
         _scrapy.close_spider(self.crawler, "redis_refused")
 
     def _job_folder(self) -> str | None:
@@ -406,9 +409,10 @@ class RedisScheduler(Scheduler):
         unsent = [one for one in self._exchange.take_unsent() if one.push.payload]
         orphans = [one for one in unsent if one.receipt is None]
         logger.error(
-            "Redis is away at the end: %d requests did not reach the queue. %d of them are dumped; "
-            "the pages that yielded the others are fetched again by the next node",
-            len(unsent), len(orphans), extra={"spider": self.spider},
+            "Redis is away, or refuses them, at the end: %d requests did not reach the queue. %d "
+            "of them are dumped; the pages that yielded the others are fetched again by the next "
+            "node, and so are %d that could not be acknowledged or given back",
+            len(unsent), len(orphans), self._exchange.unsettled, extra={"spider": self.spider},
         )  # fmt: skip
         if self._context.dump_settings.unfinished:
             for one in orphans:

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from netspy_scrapy.redis.queue import QueueNames
 
 _CHUNK: Final = 1000
+#: Dead tasks of which the URL is told.
+_DEAD: Final = 5
 #: Layers that a bloom filter may have.
 _LAYERS: Final = 64
 _PARTS: Final = (
     "tasks", "info", "domains", "rests", "widths", "delayed", "leases", "owners", "dead",
-    "released", "sequence",
+    "released", "sequence", "ended",
 )  # fmt: skip
 
 
@@ -29,6 +31,8 @@ class Domain:
     name: str
     ready: int
     in_flight: int
+    delayed: int
+    dead: int
     rests: float
     """Seconds until it may be asked."""
 
@@ -56,9 +60,13 @@ class Status:
     dead: int
     start: str
     """How far the first requests are; empty: nobody said."""
+    exists: bool
+    """Whether any node was ever here."""
     domains: list[Domain]
     """The busiest first."""
     nodes: list[Node]
+    dead_urls: list[str]
+    """Of some of the dead tasks."""
 
 
 def queues(client: Any, pattern: str) -> list[str]:
@@ -75,33 +83,38 @@ def status(client: Any, names: QueueNames) -> Status:
     with client.pipeline(transaction=False) as pipe:
         pipe.hlen(f"{base}:tasks")
         pipe.zrange(f"{base}:leases", 0, -1)
-        pipe.zcard(f"{base}:delayed")
-        pipe.hlen(f"{base}:dead")
+        pipe.zrange(f"{base}:delayed", 0, -1)
+        pipe.hkeys(f"{base}:dead")
         pipe.zrange(f"{base}:domains", 0, -1, withscores=True)
         pipe.zrange(f"{base}:nodes", 0, -1, withscores=True)
         pipe.hgetall(f"{base}:about")
         pipe.get(names.start or f"{base}:start")
-        total, leases, delayed, dead, waiting, nodes, about, start = pipe.execute()
-    in_flight = _domains_of(client, base, leases)
+        pipe.exists(f"{base}:epoch")
+        total, leases, delayed, dead, waiting, nodes, about, start, epoch = pipe.execute()
     ready = _lines(client, base, [name for name, _ in waiting])
+    in_flight, later, given_up = (
+        _domains_of(client, base, tasks) for tasks in (leases, delayed, dead)
+    )
     scores = {name.decode(): score for name, score in waiting}
     domains = [
         Domain(
-            name, ready.get(name, 0), in_flight.get(name, 0),
+            name, ready.get(name, 0), in_flight[name], later[name], given_up[name],
             max(0.0, (scores.get(name, now) - now) / 1000),
         )
-        for name in {*ready, *in_flight}
+        for name in {*ready, *in_flight, *later, *given_up}
     ]  # fmt: skip
-    domains.sort(key=lambda one: (-one.ready - one.in_flight, one.name))
+    domains.sort(key=lambda one: (-one.ready - one.in_flight, -one.delayed, one.name))
     return Status(
         name=base,
-        ready=max(0, total - len(leases) - delayed),
+        ready=max(0, total - len(leases) - len(delayed)),
         in_flight=len(leases),
-        delayed=delayed,
-        dead=dead,
+        delayed=len(delayed),
+        dead=len(dead),
         start=(start or b"").decode(),
+        exists=bool(epoch or total or dead or nodes),
         domains=domains,
         nodes=[_node(name.decode(), (now - at) / 1000, about.get(name)) for name, at in nodes],
+        dead_urls=_urls(client, base, dead[:_DEAD]),
     )
 
 
@@ -114,7 +127,7 @@ def purge(client: Any, names: QueueNames, filter_key: str = "") -> int:
     count = client.hlen(f"{base}:tasks") + client.hlen(f"{base}:dead")
     lines = [f"{base}:ready:".encode() + name for name in client.zrange(f"{base}:domains", 0, -1)]
     keys: list[Any] = [*lines, *(f"{base}:{part}" for part in _PARTS)]
-    keys += [names.start or f"{base}:start"]
+    keys += {names.start or f"{base}:start", f"{base}:start"}
     if filter_key:
         keys += filter_keys(filter_key)
     for at in range(0, len(keys), _CHUNK):
@@ -130,6 +143,17 @@ def filter_keys(key: str) -> list[str]:
 def _now(client: Any) -> float:
     seconds, micro = client.time()
     return float(seconds * 1000 + micro / 1000)
+
+
+def _urls(client: Any, base: str, tasks: list[bytes]) -> list[str]:
+    """Return the URLs of dead tasks, as far as they can be read."""
+    urls = []
+    for payload in client.hmget(f"{base}:dead", tasks) if tasks else []:
+        try:
+            urls.append(str(json.loads(payload)["url"]))
+        except (KeyError, TypeError, ValueError):
+            urls.append((payload or b"").decode(errors="replace")[:200])
+    return urls
 
 
 def _domains_of(client: Any, base: str, tasks: list[bytes]) -> Counter[str]:

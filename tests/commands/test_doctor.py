@@ -633,5 +633,6 @@ def test_what_earlier_runs_and_other_nodes_know():
     assert rows["pages of earlier runs"][0] == "asked for changes (netspy_incremental.db)"
     assert rows["a page that is unchanged"] == ("skip", "NETSPY_INCREMENTAL_ON_304")
     assert rows["queue"] == ("in Redis, shared by nodes", "REDIS_URL")
+    assert rows["queued at a stop"] == ("stays in Redis", "SCHEDULER")
     assert rows["delays"] == ("each node its own", "GLOBAL_THROTTLE")
     assert "geheim" not in str(on)

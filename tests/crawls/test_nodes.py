@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from tests.nodes import Nodes, rows, until
+from tests.nodes import Nodes, Zygote, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,17 +26,25 @@ def server(own_redis: Callable[..., Redis]) -> Redis:
     return own_redis()
 
 
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    """What starts the nodes."""
+    with Zygote() as made:
+        yield made
+
+
 @pytest.fixture
-def nodes(site: Any, server: Redis, folder: Path) -> Iterator[Nodes]:
+def nodes(site: Any, server: Redis, folder: Path, zygote: Zygote) -> Iterator[Nodes]:
     """Nodes that share it."""
-    made = Nodes(site, server.url)
+    made = Nodes(site, server.url, zygote)
     yield made
     made.close()
 
 
 def left_over(server: Redis) -> list[str]:
-    """Return the keys that a finished run leaves."""
-    return sorted(key.decode() for key in redis.Redis.from_url(server.url).scan_iter())
+    """Return the keys that a finished run leaves for longer than half a minute."""
+    client = redis.Redis.from_url(server.url)
+    return sorted(key.decode() for key in client.scan_iter() if not 0 <= client.ttl(key) <= 30)
 
 
 def test_a_node_that_is_killed_half_way(nodes: Nodes, server: Redis) -> None:
@@ -127,17 +135,35 @@ def test_redis_is_restarted(nodes: Nodes, own_redis: Callable[..., Redis]) -> No
     assert len(set(rows())) == 300
 
 
-def test_redis_comes_back_empty(nodes: Nodes, server: Redis) -> None:
-    """It is said loudly, and what the node holds is put back and done."""
-    node = nodes.start(300, SINK_SECONDS=0.2)
+@pytest.mark.parametrize("how", ["flushall", "restart"])
+def test_redis_comes_back_empty(nodes: Nodes, server: Redis, how: str) -> None:
+    """It is said loudly, and what the nodes hold is put back and done."""
+    pair = [nodes.start(200, SINK_SECONDS=0.2) for _ in range(2)]
     nodes.until_fetched(60)
-    redis.Redis.from_url(server.url).flushall()
-    status = node.wait()
+    if how == "flushall":
+        redis.Redis.from_url(server.url).flushall()
+    else:  # it keeps nothing
+        server.kill()
+        time.sleep(1)
+        server.start()
+    statuses = [node.wait() for node in pair]
+    fetched = {one.path for one in nodes.site.log() if "?n=" in one.path}
 
-    assert status == 0
-    assert "Redis has lost the queue netspy:{pages}:queue" in node.log
-    assert len(rows()) == len(set(rows()))
-    assert len(rows()) >= nodes.site.hits("/page/1") - 1 - 2  # all that was fetched is stored
+    assert statuses == [0, 0]
+    assert any("Redis has lost the queue netspy:{pages}:queue" in node.log for node in pair)
+    assert {url.partition("/page")[2] for url in rows()} == {
+        path.partition("/page")[2] for path in fetched
+    }
+    assert len(rows()) >= 60
+
+
+def test_nodes_with_different_clocks(nodes: Nodes) -> None:
+    """Leases are of Redis' clock: two hours between two nodes cost no page twice."""
+    pair = [nodes.start(100, "-a", f"clock={hour}", SINK_SECONDS=0.1) for hour in (3600, -3600)]
+
+    assert [node.wait() for node in pair] == [0, 0]
+    assert len(rows()) == len(set(rows())) == 100
+    assert nodes.site.hits("/page/1") in (101, 102)  # each of them may have fetched the list
 
 
 def test_a_stop_gives_all_back(nodes: Nodes, server: Redis) -> None:
@@ -153,6 +179,19 @@ def test_a_stop_gives_all_back(nodes: Nodes, server: Redis) -> None:
     assert sorted(rows()) == sorted(set(rows()))
     assert len(rows()) == 200
     assert not Path("failed_requests.jsonl").exists()
+
+
+def test_a_node_that_comes_too_late(nodes: Nodes) -> None:
+    """It was started in time, and the run is over: it fetches nothing. The next one does."""
+    late = nodes.start(20, "-a", "until=go")
+    assert nodes.start(20).wait() == 0
+    Path("go").touch()
+
+    assert late.wait() == 0
+    assert "The run was over before this node had come" in late.log
+    assert len(rows()) == 20
+    assert nodes.start(20).wait() == 0
+    assert len(rows()) == 40
 
 
 FACADE = """
@@ -185,17 +224,20 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("run_id", ["", "monday"])
-def test_processes_of_one_netspy_spider(nodes: Nodes, server: Redis, run_id: str) -> None:
+def test_processes_of_one_netspy_spider(
+    nodes: Nodes, server: Redis, zygote: Zygote, run_id: str
+) -> None:
     """One runs start_requests, both work, both end; another run is not an empty one."""
     Path("shared.py").write_text(FACADE)
+    if not run_id:
+        nodes.zygote = None  # as a user starts them
     base = f"http://127.0.0.1:{nodes.site.port}"
     pair = [nodes.run("shared.py", server.url, base, run_id) for _ in range(2)]
 
     assert [node.wait() for node in pair] == [0, 0]
     assert sum(node.log.count("START_REQUESTS") for node in pair) == 1
     assert len(rows()) == len(set(rows())) == 120
-    if not run_id:
-        until(lambda: not redis.Redis.from_url(server.url).keys("*start*"), 10)
+    nodes.zygote = zygote
     again = nodes.run("shared.py", server.url, base, run_id and "tuesday")
     assert again.wait() == 0
     assert len(rows()) == 240

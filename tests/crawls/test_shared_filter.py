@@ -216,7 +216,10 @@ def test_nine_rows_of_three_groups_when_the_filter_cannot_be_asked(
     """Redis dies before the batch: all nine rows are stored, and one warning says so."""
     run(server, nine()[:4])
     caplog.clear()
-    crawler = run(server, [], nine(), between=lambda n: server.kill() if n == 1 else None)
+    crawler = run(
+        server, [], nine(), between=lambda n: server.kill() if n == 1 else None,
+        BUFFER_FLUSH_INTERVAL=0.12,  # all nine are there by then, also on a busy machine
+    )  # fmt: skip
 
     assert [(table, row["n"]) for table, row in rows(crawler)] == NINE
     stats = netspy_stats(crawler)
@@ -240,7 +243,7 @@ def test_nine_rows_of_three_groups_when_nothing_can_be_recorded(server: Redis) -
                 server.kill()
             return super().save_items(table, items)
 
-    crawler = run(server, nine(), ITEM_PIPELINES={Kills: 300})
+    crawler = run(server, nine(), ITEM_PIPELINES={Kills: 300}, BUFFER_FLUSH_INTERVAL=0.12)
 
     assert [(table, row["n"]) for table, row in rows(crawler)] == NINE
     stats = netspy_stats(crawler)

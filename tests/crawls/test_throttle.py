@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.servers.redis import Redis
 
+SCHEDULER = "netspy_scrapy.redis.scheduler.RedisScheduler"
+
 SPIDER = """
 import scrapy
 
@@ -33,6 +37,27 @@ class Own(scrapy.Spider):
 
     def parse(self, response):
         pass
+"""
+
+
+#: Its pages await other pages, and give files; all of one site.
+MIXED = """
+import asyncio
+import scrapy
+
+class Mixed(scrapy.Spider):
+    name = "mixed"
+
+    async def start(self):
+        for n in range(int(self.n)):
+            yield scrapy.Request(f"{self.base}/page/1?queue={self.who}{n}")
+
+    async def parse(self, response):
+        who = response.url.partition("=")[2]
+        fetch = self.crawler.engine.download_async
+        requests = [scrapy.Request(f"{self.base}/page/1?await={who}-{n}") for n in range(2)]
+        await asyncio.gather(*map(fetch, requests))
+        yield {"file_urls": [f"{self.base}/page/1?file={who}"]}
 """
 
 
@@ -65,6 +90,37 @@ def test_three_processes_keep_one_delay(site: Any, redis_server: Redis) -> None:
     assert min(warm) >= 0.17, warm
     assert (moments[-1] - moments[0]) / 26 >= 0.2 - 0.005
     assert any(a != b for a, b in pairwise(whose))
+
+
+@pytest.mark.timed
+def test_the_queue_and_what_goes_past_it(site: Any, redis_server: Redis) -> None:
+    """Pages, pages that callbacks await, and files of a media pipeline: one pace, three nodes."""
+    nodes = Nodes(site, redis_server.url)
+    Path("mixed.py").write_text(MIXED)
+    settings = {
+        "ADDONS": '{"netspy_scrapy.Addon": 500}', "SCHEDULER": SCHEDULER, "GLOBAL_THROTTLE": True,
+        "REDIS_URL": redis_server.url, "DOWNLOAD_DELAY": 0.2, "RANDOMIZE_DOWNLOAD_DELAY": False,
+        "ITEM_PIPELINES": '{"scrapy.pipelines.files.FilesPipeline": 1}', "FILES_STORE": "files",
+        "REDIS_KEY_PREFIX": secrets.token_hex(4),
+    }  # fmt: skip
+    options = [part for name, value in settings.items() for part in ("-s", f"{name}={value}")]
+    try:
+        for who in "abc":
+            nodes.run(
+                "-m", "scrapy", "runspider", "mixed.py", "-a", f"base={site.url('')}", "-a", "n=3",
+                "-a", f"who={who}", *options,
+            )  # fmt: skip
+        assert [node.wait() for node in nodes.all] == [0, 0, 0]
+    finally:
+        nodes.close()
+    log = [one for one in site.log() if one.path.startswith("/page/")]
+    kinds = Counter(one.path.partition("?")[2].partition("=")[0] for one in log)
+    moments = [one.t for one in log]
+
+    assert kinds == {"queue": 9, "await": 18, "file": 9}
+    # The first requests of a process wait for their connection.
+    assert min(gaps(moments[9:])) >= 0.17, gaps(moments)
+    assert (moments[-1] - moments[0]) / 35 >= 0.2 - 0.005
 
 
 class Pages(PlainSpider):

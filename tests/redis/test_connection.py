@@ -142,6 +142,27 @@ def test_away_and_back(own_redis: Callable[..., Redis], caplog: pytest.LogCaptur
 
 
 @pytest.mark.timed
+def test_it_comes_back_with_another_password(
+    own_redis: Callable[..., Redis], caplog: pytest.LogCaptureFixture
+) -> None:
+    """That no waiting will help is said once, beside that it was away."""
+    server = own_redis()
+    with connected(REDIS_URL=server.url) as connection:
+        assert connection.call(ping)
+        server.kill()
+        with pytest.raises(RedisAwayError):
+            connection.call(ping)
+        server.extra = ("--requirepass", "another")
+        server.start()
+        until(lambda: "refuses this process" in caplog.text)
+        time.sleep(1)
+
+        assert connection.is_away
+        assert caplog.text.count("refuses this process") == 1
+        assert caplog.text.count("is away:") == 1
+
+
+@pytest.mark.timed
 def test_no_storm_of_connections() -> None:
     """While nobody answers, a single thread tries, more and more seldom."""
     with socket.socket() as listener:

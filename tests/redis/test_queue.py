@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.servers.redis import Redis
 
 BASE = "netspy:{q}:queue"
+BEGIN: Any = {"forget": True, "named": False, "node_ttl": 2, "age": 0}
+LEAVE: Any = {"is_done": True, "forget": True, "node_ttl": 2, "told": 5, "named": 0}
 
 
 @pytest.fixture
@@ -253,23 +255,78 @@ def test_the_filter_goes_with_the_run(client: Any, kind: str) -> None:
     queue = new(kind=kind)
     queue.push(client, [task(1, fingerprint=b"x")])
     queue.settle(client, [Settle("done", lease(pop(queue, client)))])
-    over = queue.leave(client, is_done=True, forget=True, node_ttl=2, told=5)
+    over = queue.leave(client, **{**LEAVE, "told": 0.1})
 
     assert over == (True, 0)
+    time.sleep(0.15)
     assert client.keys("*seen*") == []
     queue.push(client, [task(2, fingerprint=b"x")])
     queue.settle(client, [Settle("done", lease(pop(queue, client)))])
     client.delete(f"{BASE}:nodes")
-    assert new("b", kind).begin(client, forget=True, node_ttl=2) == (0, 0)
+    assert new("b", kind).begin(client, **BEGIN) == (0, 0, False)
     assert client.keys("*seen*") == []
 
 
 def test_a_node_is_not_the_last_one(client: Any) -> None:
     """While another node is at work the run is not over."""
     queue, other = new("a"), new("b")
-    other.begin(client, forget=False, node_ttl=2)
+    other.begin(client, **BEGIN)
 
-    assert queue.leave(client, is_done=True, forget=True, node_ttl=2, told=5) == (False, 1)
+    assert queue.leave(client, **LEAVE) == (False, 1)
+
+
+@pytest.mark.parametrize("kind", ["set", "bloom"])
+def test_a_node_that_comes_too_late(client: Any, kind: str) -> None:
+    """It was on its way when the run ended: all is known to it. Later ones begin another run."""
+    names = {"start": f"{BASE}:start"}
+    first, late, later = (new(node, kind, **names) for node in "abc")
+    first.begin(client, **BEGIN)
+    assert first.first(client, "claim", 20, 1) == "running:a"
+    first.push(client, [task(1, fingerprint=b"x")])
+    first.first(client, "done", 0)
+    first.settle(client, [Settle("done", lease(pop(first, client)))])
+    assert first.leave(client, **LEAVE) == (True, 0)
+
+    time.sleep(0.02)
+    assert late.begin(client, **{**BEGIN, "age": 2}) == (0, 0, True)
+    assert late.first(client, "claim", 20, 2) == "over"
+    assert late.push(client, [task(2, fingerprint=b"x")]) == [False]
+    assert later.begin(client, **{**BEGIN, "age": 0.01}) == (1, 0, False)
+    assert later.first(client, "claim", 20, 0.01) == "running:c"
+    assert later.push(client, [task(3, fingerprint=b"x")]) == [True]
+    assert late.leave(client, **LEAVE) == (False, 1)
+
+
+def test_a_run_with_a_name_is_over_for_good(client: Any) -> None:
+    """Nobody begins it again, whenever he came; another one begins at once."""
+    monday, again, tuesday = (
+        new(node, start=f"{BASE}:start:{day}")
+        for node, day in (("a", "mon"), ("b", "mon"), ("c", "tue"))
+    )
+    named = {**BEGIN, "forget": False, "named": True}
+    monday.begin(client, **named)
+    monday.first(client, "claim", 20)
+    monday.first(client, "done", 100)
+    monday.leave(client, **{**LEAVE, "forget": False, "named": 100})
+
+    assert again.begin(client, **named) == (0, 0, False)
+    assert again.first(client, "claim", 20) == "over"
+    assert again.leave(client, **{**LEAVE, "is_done": False}) == (False, 0)
+    assert tuesday.begin(client, **named) == (0, 0, False)
+    assert tuesday.first(client, "claim", 20) == "running:c"
+
+
+def test_a_run_whose_last_node_could_not_say_that_it_is_over(client: Any) -> None:
+    """Stopped (SPIDER_KEEP_ALIVE) or killed with all done: the next start is no empty run."""
+    names = {"start": f"{BASE}:start"}
+    first, second = new("a", **names), new("b", **names)
+    first.begin(client, **BEGIN)
+    first.first(client, "claim", 20, 1)
+    first.first(client, "done", 0)
+    assert first.leave(client, **{**LEAVE, "is_done": False}) == (False, 0)
+    second.begin(client, **BEGIN)
+
+    assert second.first(client, "claim", 20, 1) == "running:b"
 
 
 # An emptied server -------------------------------------------------------------------------------
@@ -304,8 +361,9 @@ def test_status_and_purge(client: Any) -> None:
 
     assert (found.ready, found.in_flight, found.delayed, found.dead) == (7, 2, 1, 0)
     assert [(one.name, one.ready, one.in_flight) for one in found.domains] == [
-        ("d0", 2, 1), ("d1", 2, 1), ("d2", 3, 0)
+        ("d0", 2, 1), ("d1", 2, 1), ("d2", 3, 0), ("d", 0, 0)
     ]  # fmt: skip
+    assert [one.delayed for one in found.domains] == [0, 0, 0, 1]
     assert found.domains[2].rests > 25
     assert [(one.name, one.held, one.is_alive) for one in found.nodes] == [("a", 2, True)]
     assert purge(client, queue.names, "netspy:{q}:seen") == 10

@@ -1,9 +1,10 @@
-"""A connection that breaks at a chosen moment."""
+"""A connection that breaks at a chosen moment, or is slow."""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,16 @@ if TYPE_CHECKING:
 
 
 class Proxy:
-    """Stands before a server, and cuts a connection on demand.
+    """Stands before a server, and cuts a connection, or holds up its answers, on demand.
 
     Once ``cut_after`` is set, the first connection whose client sends these bytes is cut: the
-    server has got what was sent, and its answer does not arrive.
+    server has got what was sent, and its answer does not arrive. ``delay`` is in seconds, for each
+    piece that the server sends.
     """
 
     def __init__(self, port: int) -> None:
         self.cut_after: bytes | None = None
+        self.delay = 0.0
         self._target = port
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
@@ -50,6 +53,8 @@ class Proxy:
                     # Time to work on it before it sees that nobody is there.
                     threading.Event().wait(0.3)
                     break
+                if source is not client and self.delay:
+                    time.sleep(self.delay)
                 target.sendall(data)
         for one in (source, target):
             with suppress(OSError):

@@ -14,6 +14,7 @@
 --   :nodes    zset   nodes, by the time (ms) they were last heard of;  :about  hash node -> text
 --   :released set    fingerprints that a bloom filter has and that count as unknown
 --   :epoch    string lost when somebody empties the server
+--   :ended    string when (ms) the last run was over; kept for a while
 -- Times are this server's: those of nodes differ.
 
 local base = KEYS[1]
@@ -55,12 +56,12 @@ local function bury(id)
   redis.call('ZREM', leases, id)
 end
 
--- Delete a request filter, whichever kind it is.
-local function forget(key)
-  if key == base then return end
-  redis.call('DEL', base .. ':released')
+-- Return the keys of a request filter, whichever kind it is.
+local function filter_keys(key)
+  if key == base then return {} end
+  local keys = {base .. ':released', key}
   local layers = redis.call('TYPE', key)['ok'] == 'hash'
     and tonumber(redis.call('HGET', key, 'layers') or 0) or 0
-  for layer = 0, layers - 1 do redis.call('DEL', key .. ':' .. layer) end
-  redis.call('DEL', key)
+  for layer = 0, layers - 1 do keys[#keys + 1] = key .. ':' .. layer end
+  return keys
 end
