@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 
 import redis
 import scrapy
+from child import tell
 from scrapy.utils.request import fingerprint
 from scrapy_redis.dupefilter import RFPDupeFilter
 from scrapy_redis.queue import PriorityQueue
@@ -106,7 +106,7 @@ def main():
     measured = {"ours": ours, "stock": stock}[given.what](
         client, Spider(), given.count, given.domains
     )
-    print("BENCH", json.dumps(measured))
+    tell(measured)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/distributed/run.py [--only seed,kills,pace,queue] [--kills 20]
+    python benchmarks/distributed/run.py [--only seed,kills,pace,queue] [--runs 3] [--kills 20]
         [--count 100000] [--json FILE]
 
 ``seed``
@@ -21,12 +21,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,10 +31,15 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+import redis
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
+
+from common import Origin, Parser, median, of, ratios, run_child  # noqa: E402
+from report import Report  # noqa: E402
+
+from tests.servers.redis import Redis  # noqa: E402
 
 OURS = {
     "ADDONS": '{"netspy_scrapy.Addon": 500}',
@@ -55,37 +57,6 @@ STOCK = {
 }
 
 
-class Redis:
-    """A Redis of the benchmark's own, which keeps nothing."""
-
-    def __enter__(self):
-        program = shutil.which("redis-server") or sys.exit("redis-server is not installed")
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
-        self._process = subprocess.Popen(
-            [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "no"], stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.05)
-            else:
-                return self
-
-    def __exit__(self, *_):
-        self._process.terminate()
-        self._process.wait()
-
-    def flush(self):
-        with socket.create_connection(("127.0.0.1", self.port)) as sock:
-            sock.sendall(b"FLUSHALL\r\n")
-            sock.recv(16)
-
-
 def start(folder, spider, arguments, settings):
     """Start a node in *folder*."""
     command = [sys.executable, "-m", "scrapy", "runspider", str(HERE / f"{spider}.py")]
@@ -95,7 +66,8 @@ def start(folder, spider, arguments, settings):
     for name, value in {**shared, **settings}.items():
         command += ["-s", f"{name}={value}"]
     log = (Path(folder) / "log").open("ab")
-    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
     with log:
         return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment)
 
@@ -117,13 +89,19 @@ def until(condition, *, seconds=120):
         time.sleep(0.02)
 
 
-def seed(origin, redis, settings, *, pages=400):
-    """One kill half way; return what is stored and how many pages were fetched twice."""
-    redis.flush()
+def begin(origin, server):
+    """Empty the Redis and the log of the site."""
+    with redis.Redis.from_url(server.url) as client:
+        client.flushall()
     origin.reset()
+
+
+def seed(origin, server, settings, *, pages=400):
+    """One kill half way; return what is stored and how many pages were fetched twice."""
+    begin(origin, server)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = {"base": origin.url(""), "n": pages, "ms": 20}
-        settings = {**settings, "REDIS_URL": redis.url, "SINK_SECONDS": 1.5}
+        settings = {**settings, "REDIS_URL": server.url, "SINK_SECONDS": 1.5}
         node = start(folder, "spider", given, settings)
         until(lambda: fetched(origin) >= pages // 2)
         node.kill()
@@ -134,13 +112,12 @@ def seed(origin, redis, settings, *, pages=400):
         return {"rows": len(set(stored)), "twice": max(0, fetched(origin) - pages)}
 
 
-def kills(origin, redis, *, pages=400):
+def kills(origin, server, *, pages=400):
     """Three nodes, two kills at random moments."""
-    redis.flush()
-    origin.reset()
+    begin(origin, server)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = {"base": origin.url(""), "n": pages, "ms": 20}
-        settings = {**OURS, "REDIS_URL": redis.url, "SINK_SECONDS": 0.5}
+        settings = {**OURS, "REDIS_URL": server.url, "SINK_SECONDS": 0.5}
         nodes = [start(folder, "spider", given, settings) for _ in range(3)]
         for moment in sorted(random.sample(range(10, pages - 20), 2)):
             until(
@@ -157,12 +134,11 @@ def kills(origin, redis, *, pages=400):
         return {"rows": len(set(stored)), "twice": max(0, fetched(origin) - pages)}
 
 
-def pace(origin, redis, *, shared, each=25, delay=0.3):
+def pace(origin, server, *, shared, each=25, delay=0.3):
     """Three processes at one site; return the gaps that it saw."""
-    redis.flush()
-    origin.reset()
+    begin(origin, server)
     settings = {
-        "ADDONS": OURS["ADDONS"], "REDIS_URL": redis.url, "GLOBAL_THROTTLE": shared,
+        "ADDONS": OURS["ADDONS"], "REDIS_URL": server.url, "GLOBAL_THROTTLE": shared,
         "DOWNLOAD_DELAY": delay, "RANDOMIZE_DOWNLOAD_DELAY": False,
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -188,71 +164,110 @@ def pace(origin, redis, *, shared, each=25, delay=0.3):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="seed,kills,pace,queue")
-    parser.add_argument("--kills", type=int, default=20)
+    options = _options()
+    report = Report(options)
+    hosts = HERE.parent / "politeness" / "hosts.py"
+    with report.part("all of it"), Redis() as server, Origin(hosts) as origin:
+        for name in options.only.split(","):
+            _PARTS[name](report, origin, server, options)
+    report.finish()
+
+
+def _options():
+    parser = Parser(__doc__, quick={"kills": 2, "count": 10_000})
+    parser.add_argument("--only", default=",".join(_PARTS))
+    parser.add_argument("--kills", type=int, default=20, help="rounds")
     parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json")
-    given = parser.parse_args()
-    only = given.only.split(",")
-    result = {}
-    with Origin(HERE.parent / "politeness" / "hosts.py") as origin, Redis() as redis:
-        if "seed" in only:
-            found = {"this package": seed(origin, redis, OURS)}
-            found["scrapy-redis"] = seed(origin, redis, STOCK)
-            result["seed"] = found
-            lines = [[name, str(one["rows"]), str(one["twice"])] for name, one in found.items()]
-            print(table(["kill half way", "rows of 400", "fetched twice"], lines))
-        if "kills" in only:
-            found = [kills(origin, redis) for _ in range(given.kills)]
-            result["kills"] = found
-            lost = sum(400 - one["rows"] for one in found)
-            twice = sorted(one["twice"] for one in found)
-            print(
-                f"\n{len(found)} rounds of 3 nodes and 2 random kills: {lost} of {400 * len(found)}"
-                f" rows lost; fetched twice per round: median {median(twice)}, most {twice[-1]}"
-            )
-        if "pace" in only:
-            found = {
-                "off": pace(origin, redis, shared=False), "on": pace(origin, redis, shared=True)
-            }  # fmt: skip
-            result["pace"] = found
-            print()
-            lines = [
-                [name, f"{one['shortest_s']:.3f}", f"{one['mean_s']:.3f}", str(one["peak_per_s"])]
-                for name, one in found.items()
-            ]
-            print(table(["GLOBAL_THROTTLE", "shortest gap s", "mean gap s", "most in 1 s"], lines))
-        if "queue" in only:
-            result["queue"] = queue_costs(redis, given.count, given.runs)
-    if given.json:
-        write_json(given.json, result)
+    return parser.parse_args()
 
 
-def queue_costs(redis, count, runs):
+def _seed(report, origin, server, options):
+    found = {name: [] for name in ("this package", "scrapy-redis")}
+    for run, name in report.in_turns(list(found)):
+        one = seed(origin, server, OURS if name == "this package" else STOCK)
+        found[name].append(one)
+        report.progress(run + 1, name, one)
+    report.table(
+        ["kill half way", "rows of 400", "fetched twice"],
+        [
+            [name, f"{median(of(one, 'rows')):.0f}", f"{median(of(one, 'twice')):.0f}"]
+            for name, one in found.items()
+        ],
+    )
+    report.compare(
+        "kill half way: rows stored of 400", of(found["this package"], "rows"), at_least=400,
+        digits=0, in_each_round=True,
+    )  # fmt: skip
+    report.compare(
+        "kill half way: rows stored", ratios(found["this package"], found["scrapy-redis"], "rows"),
+        peer="scrapy-redis",
+    )  # fmt: skip
+
+
+def _kills(report, origin, server, options):
+    found = []
+    for run, _ in report.in_turns(["kills"], options.kills):
+        found.append(kills(origin, server))
+        report.progress(run + 1, "3 nodes, 2 kills", found[-1])
+    lost = [400 - one["rows"] for one in found]
+    twice = of(found, "twice")
+    report.table(
+        ["3 nodes, 2 random kills a round", "rows", "rows lost", "fetched twice a round", "most"],
+        [[f"{len(found)} rounds", f"{400 * len(found):,}", str(sum(lost)),
+          f"{median(twice):.0f}", str(max(twice))]],
+    )  # fmt: skip
+    report.compare("random kills: rows lost a round", lost, at_most=0, digits=0, in_each_round=True)
+
+
+def _pace(report, origin, server, options):
+    found = {name: [] for name in ("off", "on")}
+    for run, name in report.in_turns(list(found)):
+        one = pace(origin, server, shared=name == "on")
+        found[name].append(one)
+        report.progress(run + 1, "GLOBAL_THROTTLE", name, one)
+    report.table(
+        ["GLOBAL_THROTTLE, delay 0.3", "shortest gap s", "mean gap s", "most in 1 s"],
+        [
+            [name, f"{min(of(one, 'shortest_s')):.3f}", f"{median(of(one, 'mean_s')):.3f}",
+             str(max(of(one, "peak_per_s")))]
+            for name, one in found.items()
+        ],
+    )  # fmt: skip
+    report.compare(
+        "GLOBAL_THROTTLE: shortest gap", of(found["on"], "shortest_s"), at_least=0.28, digits=3,
+        unit=" s", in_each_round=True,
+    )  # fmt: skip
+
+
+def _queue(report, origin, server, options):
     """Measure the queue alone, by the number of domains."""
     variants = [("ours", 1), ("ours", 5000), ("stock", 5000)]
-    found = {}
-    for _, variant in in_turns(variants, runs):
-        what, domains = variant
-        size = count if what == "ours" else min(count, 20_000)
-        command = [sys.executable, str(HERE / "bare.py"), "--redis", redis.url, "--what", what,
+    found = {one: [] for one in variants}
+    for run, (what, domains) in report.in_turns(variants):
+        size = options.count if what == "ours" else min(options.count, 20_000)
+        command = [sys.executable, str(HERE / "bare.py"), "--redis", server.url, "--what", what,
                    "--count", str(size), "--domains", str(domains)]  # fmt: skip
-        found.setdefault(variant, []).append(run_child(command))
+        found[what, domains].append(run_child(command))
+        report.progress(run + 1, what, domains, found[what, domains][-1])
     keys = ["push_us", "pop_us", "ack_us", "first_tenth_us", "last_tenth_us", "slowest_pop_ms"]
-    lines = []
+    rows = []
     for (what, domains), measured in found.items():
         name = "this package" if what == "ours" else "scrapy-redis"
         figures = [
-            f"{median([one[key] for one in measured]):.0f}" if key in measured[0] else "-"
-            for key in keys
+            f"{median(of(measured, key)):.0f}" if key in measured[0] else "-" for key in keys
         ]
-        lines.append([f"{name}, {domains:,} domains", *figures])
-    head = ["us a request", "push", "pop", "ack", "first tenth", "last tenth", "slowest pop, ms"]
-    print()
-    print(table(head, lines))
-    return {f"{what} {domains}": measured for (what, domains), measured in found.items()}
+        rows.append([f"{name}, {domains:,} domains", *figures])
+    report.table(
+        ["us a request", "push", "pop", "ack", "first tenth", "last tenth", "slowest pop, ms"], rows
+    )
+    for key, what in (("push_us", "a push"), ("pop_us", "a pop")):
+        report.compare(
+            f"queue, 5,000 domains: {what}", ratios(found["ours", 5000], found["stock", 5000], key),
+            peer="scrapy-redis", less_is_better=True,
+        )  # fmt: skip
+
+
+_PARTS = {"seed": _seed, "kills": _kills, "pace": _pace, "queue": _queue}
 
 
 if __name__ == "__main__":
