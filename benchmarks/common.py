@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import compileall
+import functools
 import json
 import os
 import re
@@ -114,6 +116,7 @@ def run_child(command, *, timeout=600, folder=None):
 
 def start_child(command, folder):
     """Start *command* in *folder*, with the modules of this folder at hand."""
+    _compile_package()
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -134,6 +137,14 @@ def result_of(process, *, timeout=600):
         f"{process.args} ended with {process.returncode} and told nothing:\n"
         + (printed + logged)[-2000:]
     )
+
+
+@functools.cache
+def _compile_package():
+    """Compile the package, as pip does with what it installs, and not with an editable install."""
+    found = find_spec("netspy_scrapy")
+    if found is not None:
+        compileall.compile_dir(Path(found.origin).parent, quiet=2)
 
 
 def run_variants(script, variants, report):

@@ -31,6 +31,7 @@ http {{
     }}
 }}
 """
+_PROBE = "/no-such-page"
 
 
 class Nginx(Server):
@@ -46,7 +47,7 @@ class Nginx(Server):
         """Return status, bytes of the body and path of all that was asked for."""
         text = (self.folder / "access.log").read_text(encoding="utf-8")
         found = (line.split(" ", 2) for line in text.splitlines())
-        return [(int(status), int(size), path) for status, size, path in found]
+        return [(int(status), int(size), path) for status, size, path in found if path != _PROBE]
 
     def forget(self) -> None:
         """Forget what was asked for until now."""
@@ -70,7 +71,7 @@ class Nginx(Server):
         """Ask for a page that is not there."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
         try:
-            connection.request("GET", "/no-such-page")
+            connection.request("GET", _PROBE)
             return connection.getresponse().status == 404
         finally:
             connection.close()
