@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+_NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 @dataclass
@@ -36,7 +39,8 @@ def read(root, first="index.html"):
     while waiting:
         path = waiting.pop()
         file = Path(root) / unquote(path)
-        if not file.is_file():
+        # Servers refuse a URL with a "%" that begins no escape (operator%.html).
+        if _NO_ESCAPE.search(path) or not file.is_file():
             site.broken.add(path)
             continue
         site.pages.add(path)
