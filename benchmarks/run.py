@@ -154,7 +154,7 @@ def _pass_on(lines, told):
 def _stop(process):
     """End a benchmark and all that it started: in order, if that takes it no more than GRACE."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # it unwinds, see Report
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
     with contextlib.suppress(ProcessLookupError):

@@ -110,7 +110,9 @@ def _show(report, results, names, options):
         for row, (_, _, growth, sent) in ROWS.items():
             found = results[row, name]
             how = {"digits": 1, "unit": " MB"}
-            report.compare(f"{name}, {row}: growth", of(found, "growth_mb"), at_most=growth, **how)
+            if "budget" in name or row != "four chunked at once":  # else each may have 32 MiB
+                grown = of(found, "growth_mb")
+                report.compare(f"{name}, {row}: growth", grown, at_most=growth, **how)
             if sent is not None:
                 sent_mb = of(found, "sent_mb")
                 report.compare(f"{name}, {row}: sent", sent_mb, at_most=round(sent, 1), **how)
