@@ -105,7 +105,9 @@ def _run(script, quick, limit):
     else:
         with tempfile.TemporaryDirectory(prefix="bench-") as scratch:
             file = Path(scratch) / "result.json"
-            command = [sys.executable, str(script), "--json", str(file), *["--quick"] * quick]
+            command = [sys.executable, str(script), "--json", str(file)]
+            if quick and _can_be_quick(script):
+                command.append("--quick")
             begun = time.monotonic()
             printed, error = _finish(command, limit, Path(scratch) / "printed")
             made.seconds = round(time.monotonic() - begun, 1)
@@ -117,6 +119,11 @@ def _run(script, quick, limit):
         made.text, made.error = printed, error
     made.machine, made.versions = machine(), versions()
     return made
+
+
+def _can_be_quick(script):
+    command = [sys.executable, str(script), "--help"]
+    return "--quick" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _finish(command, limit, output):

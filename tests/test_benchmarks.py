@@ -171,10 +171,10 @@ def test_the_page_is_that_of_the_results(modules: Any) -> None:
     "script", sorted(BENCHMARKS.glob("*/run.py")), ids=lambda script: script.parent.name
 )
 def test_each_benchmark_takes_the_common_options(script: Path) -> None:
-    """Each runs alone, says what it measures, and can be quick."""
+    """Each runs alone, says what it measures, and writes its results where it is told to."""
     done = subprocess.run(
         [sys.executable, str(script), "--help"],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
 
-    assert {"--quick", "--json"} <= set(done.stdout.replace("[", " ").replace("]", " ").split())
+    assert "--json" in done.stdout
