@@ -7,8 +7,7 @@ from collections import Counter
 HEAD = """# Benchmarks
 
 Made by `python benchmarks/run.py` of the results in `benchmarks/results`; not edited by hand. What
-each benchmark does, and how to read its figures, is in
-[their README](../benchmarks/README.md).
+each benchmark does, and how to read its figures, is in `benchmarks/README.md`.
 
 Everything ran on one machine, site, servers and crawler side by side, and was limited by its
 processors: **ratios carry over to another machine, figures do not.** A ratio is taken between two

@@ -274,7 +274,7 @@ def copy(source, root):
 
 
 def _options():
-    parser = Parser(__doc__, runs=1, quick={"sites": SHORT})
+    parser = Parser(__doc__, runs=1, quick={"sites": SHORT, "only": "full,kill"})
     parser.add_argument("--sites", default=",".join(SITES))
     parser.add_argument("--only", default="full,changes,nodes,kill")
     parser.add_netspy()
