@@ -11,17 +11,17 @@ rid of, socket buffers included.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "throughput")]
 
-from common import ChildError, Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from clients import run_client, without_netspy  # noqa: E402
+from common import ADDON, Origin, Parser, median, of  # noqa: E402
+from report import Report  # noqa: E402
 
 LIMIT = 32 * 2**20
 BUDGET = 64 * 2**20
@@ -36,80 +36,86 @@ ROWS = {
     "four gzip at once": ("gzip", 4, 100.0, 1.0),
     "four chunked at once": ("chunked", 4, 100.0, None),
 }
-_ADDON = {"ADDONS": {"netspy_scrapy.Addon": 500}}
-CLIENTS = {
-    "add-on": ("scrapy", {**_ADDON, "MAX_RESPONSE_SIZE": LIMIT}),
-    "add-on, budget 64 MiB": (
-        "scrapy", {**_ADDON, "MAX_RESPONSE_SIZE": LIMIT, "NETSPY_MAX_INFLIGHT_BYTES": BUDGET}
+
+
+@dataclass
+class Variant:
+    """One client with its limits."""
+
+    client: str
+    settings: dict
+    ours: bool = True
+
+
+_QUIET = {"LOG_LEVEL": "CRITICAL"}
+_BUDGET = {"NETSPY_MAX_INFLIGHT_BYTES": BUDGET}
+VARIANTS = {
+    "add-on": Variant("scrapy", {**_QUIET, **ADDON, "MAX_RESPONSE_SIZE": LIMIT}),
+    "add-on, budget 64 MiB": Variant(
+        "scrapy", {**_QUIET, **ADDON, "MAX_RESPONSE_SIZE": LIMIT, **_BUDGET}
     ),
-    "netspy spider, budget 64 MiB": ("facade", {"NETSPY_MAX_INFLIGHT_BYTES": BUDGET}),
-    "netspy": ("netspy", {"SPIDER_THREAD_COUNT": 4}),
-    "Scrapy, DOWNLOAD_MAXSIZE": ("scrapy", {"DOWNLOAD_MAXSIZE": LIMIT}),
-}  # fmt: skip
+    "netspy spider, budget 64 MiB": Variant("facade", {**_QUIET, **_BUDGET}),
+    "netspy": Variant("netspy", {"SPIDER_THREAD_COUNT": 4}, ours=False),
+    "Scrapy, DOWNLOAD_MAXSIZE": Variant(
+        "scrapy", {**_QUIET, "DOWNLOAD_MAXSIZE": LIMIT}, ours=False
+    ),
+}
 
 
 def main():
     options = _options()
-    clients = list(CLIENTS)
-    if find_spec("netspy") is None:
-        print("netspy is not installed: it is left out", file=sys.stderr)
-        clients.remove("netspy")
-    results = {(row, client): [] for row in ROWS for client in clients}
+    report = Report(options)
+    names = without_netspy(VARIANTS, report, options)
+    results = {(row, name): [] for row in ROWS for name in names}
     with Origin(HERE / "target.py") as target:
-        for run, (row, client) in in_turns(list(results), options.runs):
-            found = _measure(target, row, client, options)
-            results[row, client].append(found)
-            print(f"{run + 1} {row}, {client}: {found}", file=sys.stderr, flush=True)
-    print(_table(results, clients, options))
-    if options.json:
-        write_json(options.json, [[*cell, found] for cell, found in results.items()])
+        for run, (row, name) in report.in_turns(list(results)):
+            found = _measure(target, row, VARIANTS[name], options)
+            results[row, name].append(found)
+            report.progress(run + 1, row, name, found)
+    _show(report, results, names, options)
+    report.finish()
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(__doc__, quick={"mb": 64})
     parser.add_argument("--mb", type=int, default=200)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE", help="write all results there")
+    parser.add_netspy()
     return parser.parse_args()
 
 
-def _measure(target, row, client, options):
+def _measure(target, row, variant, options):
     mode, at_once, _, _ = ROWS[row]
-    name, settings = CLIENTS[client]
     before = target.stats()
-    found = run_child(
-        [
-            sys.executable, str(HERE / f"{name}_client.py"), "--at-once", str(at_once),
-            "--url", target.url(f"/big?mode={mode}&mb={options.mb}&n={{n}}"),
-            "--settings", json.dumps(settings),
-        ]
-    )  # fmt: skip
+    url = target.url(f"/big?mode={mode}&mb={options.mb}&n={{n}}")
+    found = run_client(variant.client, url, at_once, variant.settings, options, failed=at_once)
     time.sleep(0.2)
     sent = (target.stats()["sent"] - before["sent"]) / 1e6
-    if (found["pages"], found["failures"]) != (0, at_once):
-        raise ChildError(f"{client}, {row}: every body is too large, but {found}")
     return {"growth_mb": round(found["growth_mb"], 1), "sent_mb": round(sent, 1)}
 
 
-def _table(results, clients, options):
-    head = ("", *(f"{row}: MB / sent" for row in ROWS))
+def _show(report, results, names, options):
     rows = []
-    for client in clients:
+    for name in names:
         cells = []
         for row in ROWS:
-            found = results[row, client]
-            growth = median([one["growth_mb"] for one in found])
-            sent = median([one["sent_mb"] for one in found])
+            found = results[row, name]
+            growth, sent = median(of(found, "growth_mb")), median(of(found, "sent_mb"))
             cells.append(f"{growth:.1f} / {sent:.1f}")
-        rows.append((client, *cells))
-    target = (
-        f"<= {growth:g} / {'-' if sent is None else f'<= {sent:.1f}'}"
-        for _, _, growth, sent in ROWS.values()
-    )
-    rows.append(("target", *target))
-    return f"bodies of {options.mb} MiB, limit 32 MiB, medians of {options.runs} runs\n" + table(
-        head, rows
-    )
+        rows.append((name, *cells))
+    report.table(
+        ("", *(f"{row}: MB / sent" for row in ROWS)), rows,
+        f"Bodies of {options.mb} MiB, limit 32 MiB, medians of {options.runs} runs.",
+    )  # fmt: skip
+    for name in (name for name in names if VARIANTS[name].ours):
+        for row, (_, _, growth, sent) in ROWS.items():
+            found = results[row, name]
+            how = {"digits": 1, "unit": " MB"}
+            if "budget" in name or row != "four chunked at once":  # else each may have 32 MiB
+                grown = of(found, "growth_mb")
+                report.compare(f"{name}, {row}: growth", grown, at_most=growth, **how)
+            if sent is not None:
+                sent_mb = of(found, "sent_mb")
+                report.compare(f"{name}, {row}: sent", sent_mb, at_most=round(sent, 1), **how)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""One crawl of quick pages and of pages whose callback computes; reports when each were done."""
+"""One crawl of quick pages and of pages whose callback computes; tells when each were done."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import time
 
 import scrapy
-from scrapy.crawler import AsyncCrawlerProcess
+from child import crawl, tell
+from common import ADDON
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--url", required=True, help="with {n}")
@@ -46,16 +46,9 @@ class Spider(scrapy.Spider):
         hashlib.pbkdf2_hmac("sha256", response.body, b"salt", self.rounds)
 
     def closed(self, reason):
-        end = time.monotonic() - self.begun
-        print("BENCH " + json.dumps({"quick": self.last - self.begun, "end": end}), flush=True)
+        tell({"quick": self.last - self.begun, "end": time.monotonic() - self.begun})
 
 
-process = AsyncCrawlerProcess(
-    {
-        "ADDONS": {"netspy_scrapy.Addon": 500}, "NETSPY_CALLBACK_THREADS": options.threads,
-        "NETSPY_BLOCK_WARNING": 0, "CONCURRENT_REQUESTS": 32, "LOG_LEVEL": "WARNING",
-        "TELNETCONSOLE_ENABLED": False,
-    }
-)  # fmt: skip
-process.crawl(Spider)
-process.start()
+if __name__ == "__main__":
+    threads = {"NETSPY_CALLBACK_THREADS": options.threads, "NETSPY_BLOCK_WARNING": 0}
+    crawl(Spider, {**ADDON, **threads, "CONCURRENT_REQUESTS": 32})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import re
 
 import scrapy
-from scrapy.crawler import AsyncCrawlerProcess
+from child import crawl, tell
 
 TITLE = re.compile(rb"<title>(.*?)</title>")
 PARSED = []
@@ -37,19 +38,12 @@ class PagesSpider(scrapy.Spider):
         yield {"url": response.url, "title": TITLE.search(response.body)[1].decode()}
 
 
-process = AsyncCrawlerProcess(
-    {
-        "LOG_LEVEL": "WARNING",
-        "TELNETCONSOLE_ENABLED": False,
-        "ITEM_PIPELINES": {Count: 900},
-        **options.settings,
-    }
-)
-process.crawl(PagesSpider)
-if options.profile:
-    import cProfile
+def main():
+    crawl(PagesSpider, {"ITEM_PIPELINES": {Count: 900}, **options.settings})
 
-    cProfile.run("process.start()", options.profile)
+
+if options.profile:
+    cProfile.run("main()", options.profile)
 else:
-    process.start()
-print("BENCH " + json.dumps({"parsed": len(PARSED)}))
+    main()
+tell({"parsed": len(PARSED)})

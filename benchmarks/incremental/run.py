@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/incremental/run.py [--pages 1200] [--runs 3] [--only script,http11]
+    python benchmarks/incremental/run.py [--pages 1200] [--runs 3] [--only 'add-on;Scrapy']
 
 1,200 pages of 420 KB, each after 350 ms, 40 requests at a time: it cannot take less than 10.5 s.
 Beside a script of aiohttp that keeps ETags in a JSON file, plain Scrapy, and Scrapy's RFC2616
@@ -12,19 +12,20 @@ The aiohttp handler is private in Scrapy 2.19, and not there before.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import ADDON, Origin, Parser, median, run_child  # noqa: E402
+from report import Report  # noqa: E402
 
 CONCURRENCY = 40
 BASE = {
@@ -36,21 +37,27 @@ FAST = {
     "ASYNCIO_EVENT_LOOP": "uvloop.Loop", "TWISTED_REACTOR_ENABLED": False,
 }  # fmt: skip
 OURS = {
-    "ADDONS": {"netspy_scrapy.Addon": 500}, "NETSPY_INCREMENTAL": True,
-    "NETSPY_INCREMENTAL_PATH": "{state}/pages.db",
+    **ADDON, "NETSPY_INCREMENTAL": True, "NETSPY_INCREMENTAL_PATH": "{state}/pages.db",
 }  # fmt: skip
 CACHE = {
     "HTTPCACHE_ENABLED": True, "HTTPCACHE_DIR": "{state}/cache",
     "HTTPCACHE_POLICY": "scrapy.extensions.httpcache.RFC2616Policy",
 }  # fmt: skip
+SCRIPT = "script of aiohttp"
 VARIANTS = {
-    "script": None,
-    "aiohttp": {**BASE, **OURS, **FAST},
-    "http11": {**BASE, **OURS},
-    "scrapy": BASE,
-    "scrapy aiohttp": {**BASE, **FAST},
-    "cache": {**BASE, **CACHE},
+    SCRIPT: None,
+    "add-on, aiohttp handler": {**BASE, **OURS, **FAST},
+    "add-on": {**BASE, **OURS},
+    "Scrapy": BASE,
+    "Scrapy, aiohttp handler": {**BASE, **FAST},
+    "Scrapy, RFC2616 cache": {**BASE, **CACHE},
 }
+#: The most of the script's time, on day 1 and on day 2.
+TARGETS = {"add-on, aiohttp handler": (1.15, 1.10), "add-on": (1.30, 1.15)}
+#: MB on disk for 1,200 pages.
+DISK = 2.0
+#: The least that a page of the site has; 5 % of them change.
+PAGE, CHANGES_EVERY = 420 * 1024, 20
 
 
 def command(variant, url, pages, state):
@@ -83,43 +90,80 @@ def two_days(variant, site, pages):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pages", type=int, default=1200)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default=",".join(VARIANTS))
-    parser.add_argument("--json", metavar="FILE", help="write all results there")
-    options = parser.parse_args()
-    names = [name for name in VARIANTS if name in options.only.split(",")]
+    options = _options()
+    report = Report(options)
+    names = [name for name in VARIANTS if _can_run(name, report)]
+    if options.only:
+        names = [name for name in names if name in options.only.split(";")]
     results = {name: [] for name in names}
     with Origin(HERE / "site.py") as site:
-        for run, name in in_turns(names, options.runs):
+        for run, name in report.in_turns(names):
             found = two_days(name, site, options.pages)
             results[name].append(found)
-            print(f"{run + 1} {name}: {found}", file=sys.stderr, flush=True)
-    print(_table(results))
-    if options.json:
-        write_json(options.json, results)
+            report.progress(run + 1, name, found)
+    _table(report, results, options)
+    _compare(report, results, options)
+    report.finish()
 
 
-def _table(results):
-    base = results.get("script")
+def _options():
+    parser = Parser(__doc__, quick={"pages": 300})
+    parser.add_argument("--pages", type=int, default=1200)
+    parser.add_argument("--only", default="", metavar="VARIANT;...")
+    return parser.parse_args()
+
+
+def _can_run(name, report):
+    if "aiohttp" in name and not (find_spec("aiohttp") and find_spec("uvloop")):
+        report.left_out(f"{name}: pip install aiohttp uvloop")
+        return False
+    if name.endswith("handler") and not find_spec(AIOHTTP.rpartition(".")[0]):
+        report.left_out(f"{name}: this Scrapy has none")
+        return False
+    return True
+
+
+def _table(report, results, options):
     rows = []
     for name, found in results.items():
         cells = [name]
         for day in (0, 1):
-            walls = [one["days"][day]["wall"] for one in found]
-            cells.append(f"{median(walls):.2f}")
-            ratios = [
-                wall / other["days"][day]["wall"]
-                for wall, other in zip(walls, base or [], strict=bool(base))
-            ]
-            cells.append(f"{median(ratios):.2f}" if ratios else "-")
-            cells.append(f"{median([one['days'][day]['bytes'] for one in found]) / 1e6:.1f}")
+            cells.append(f"{median(_of_day(found, day, 'wall')):.2f}")
+            cells.append(f"{median(_of_day(found, day, 'bytes')) / 1e6:.1f}")
         cells.append(str(found[-1]["days"][1]["parsed"]))
         cells.append(f"{median([one['disk_mb'] for one in found]):.1f}")
-        rows.append(tuple(cells))
-    head = ("variant", "day 1, s", "ratio", "MB", "day 2, s", "ratio", "MB", "parsed", "disk, MB")
-    return table(head, rows)
+        rows.append(cells)
+    report.table(
+        ("", "day 1, s", "MB", "day 2, s", "MB", "parsed on day 2", "disk, MB"), rows,
+        f"{options.pages:,} pages of 420 KB, medians of {options.runs} runs.",
+    )  # fmt: skip
+
+
+def _compare(report, results, options):
+    changed = (options.pages - 1) // CHANGES_EVERY + 1
+    for name, targets in TARGETS.items():
+        found = results.get(name, [])
+        for day, target in enumerate(targets):
+            pairs = zip(
+                _of_day(found, day, "wall"),
+                _of_day(results.get(SCRIPT, []), day, "wall"), strict=False,
+            )  # fmt: skip
+            report.compare(
+                f"{name}: seconds of day {day + 1}", [one / other for one, other in pairs],
+                peer=SCRIPT, at_most=target,
+            )  # fmt: skip
+        report.compare(
+            f"{name}: MB of day 2", [one / 1e6 for one in _of_day(found, 1, "bytes")],
+            at_most=round(changed * PAGE / 1e6, 1), digits=1, unit=" MB", in_each_round=True,
+        )  # fmt: skip
+        report.compare(
+            f"{name}: disk", [one["disk_mb"] for one in found], at_most=DISK, digits=1,
+            unit=" MB", in_each_round=True,
+        )  # fmt: skip
+
+
+def _of_day(found, day, key):
+    return [one["days"][day][key] for one in found]
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import aiohttp
+from child import tell
 
 TITLE = re.compile(rb"<title>(.*?)</title>")
 
@@ -46,7 +47,7 @@ def main():
     parser.add_argument("--state", required=True)
     parser.add_argument("--concurrency", type=int, required=True)
     options = parser.parse_args()
-    print("BENCH " + json.dumps({"parsed": asyncio.run(crawl(options))}))
+    tell({"parsed": asyncio.run(crawl(options))})
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ import os
 import sys
 import threading
 
+from child import tell
+
 
 def read():
     return json.loads(sys.argv[1])
@@ -62,8 +64,7 @@ class Outcome:
             self.failed += 1
 
     def report(self, end="idle"):
-        found = {"handled": self.handled, "failed": self.failed, "end": end}
-        print("BENCH", json.dumps(found), flush=True)
+        tell({"handled": self.handled, "failed": self.failed, "end": end})
 
     def _stop_at(self, seconds):
         threading.Event().wait(seconds)

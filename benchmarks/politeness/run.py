@@ -21,20 +21,18 @@ say so, the worst of all runs).
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 import time
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import ADDON, Origin, Parser, median, of, python_of_netspy, ratios, run_child  # noqa: E402
+from report import Report  # noqa: E402
 
 FREE = "127.0.0.2"
 WINDOW = "127.0.0.3"
@@ -45,8 +43,8 @@ CRAWL_DELAY = ("127.0.0.31", "127.0.0.32", "127.0.0.33")
 #: The resting ones.
 RESTING = tuple(f"127.0.0.{number}" for number in range(41, 241))
 
-ADDON = {"ADDONS": {"netspy_scrapy.Addon": 500}, "DUMP_UNFINISHED_ON_EXIT": False}
-ADDON_REST = {**ADDON, "RETRY_AFTER_MAX": 3600}
+OURS = {**ADDON, "DUMP_UNFINISHED_ON_EXIT": False}
+OURS_REST = {**OURS, "RETRY_AFTER_MAX": 3600}
 SCRAPY_16 = {"CONCURRENT_REQUESTS": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 16}
 NETSPY_16 = {
     "SPIDER_THREAD_COUNT": 16, "CONCURRENT_REQUESTS_PER_DOMAIN": 16, "USE_SESSION": True,
@@ -92,22 +90,22 @@ VARIANTS = {
     "n20": Variant(
         "rest", "netspy, 16 threads", "netspy", NETSPY_16, 20, mixed=True, limit=6, alone="n0"
     ),
-    "a0": Variant("rest", "add-on, alone", "scrapy", {**SCRAPY_16, **ADDON_REST}),
-    "a1": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **ADDON_REST}, 1, alone="a0"),
-    "a20": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **ADDON_REST}, 20, alone="a0"),
+    "a0": Variant("rest", "add-on, alone", "scrapy", {**SCRAPY_16, **OURS_REST}),
+    "a1": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **OURS_REST}, 1, alone="a0"),
+    "a20": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **OURS_REST}, 20, alone="a0"),
     "m20": Variant(
-        "rest", "add-on, mixed", "scrapy", {**SCRAPY_16, **ADDON_REST}, 20, mixed=True, alone="a0"
+        "rest", "add-on, mixed", "scrapy", {**SCRAPY_16, **OURS_REST}, 20, mixed=True, alone="a0"
     ),
-    "a200": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **ADDON_REST}, 200, alone="a0"),
+    "a200": Variant("rest", "add-on", "scrapy", {**SCRAPY_16, **OURS_REST}, 200, alone="a0"),
     "ws": Variant("window", "Scrapy, 16 in flight", "scrapy", SCRAPY_16),
     "wn4": Variant("window", "netspy, 4 threads", "netspy", {"RETRY_AFTER_MAX": 60}, once=True),
     "wn16": Variant("window", "netspy, 16 threads", "netspy", NETSPY_16, once=True),
     "wa8": Variant(
         "window", "add-on, 8 in flight", "scrapy",
-        {**SCRAPY_16, **ADDON, "CONCURRENT_REQUESTS_PER_DOMAIN": 8},
+        {**SCRAPY_16, **OURS, "CONCURRENT_REQUESTS_PER_DOMAIN": 8},
     ),
-    "wa16": Variant("window", "add-on, 16 in flight", "scrapy", {**SCRAPY_16, **ADDON}),
-    "ea": Variant("ends", "add-on", "scrapy", {**SCRAPY_16, **ADDON}),
+    "wa16": Variant("window", "add-on, 16 in flight", "scrapy", {**SCRAPY_16, **OURS}),
+    "ea": Variant("ends", "add-on", "scrapy", {**SCRAPY_16, **OURS}),
     "ds": Variant("delay", "Scrapy", "scrapy", {"ROBOTSTXT_OBEY": True}),
     "dn": Variant(
         "delay", "netspy", "netspy",
@@ -116,50 +114,40 @@ VARIANTS = {
             "SPIDER_THREAD_COUNT": 16, "USE_SESSION": True,
         },
     ),
-    "da": Variant("delay", "add-on", "scrapy", {"ROBOTSTXT_OBEY": True, **ADDON}),
+    "da": Variant("delay", "add-on", "scrapy", {"ROBOTSTXT_OBEY": True, **OURS}),
 }  # fmt: skip
 
 
 def main():
     options = _options()
-    groups = options.only.split(",") if options.only else ("rest", "window", "ends", "delay")
-    names = [
-        name for name, one in VARIANTS.items()
-        if (one.group in groups or name in groups)
-    ]  # fmt: skip
-    if find_spec("netspy") is None and options.netspy_python is None:
-        print("netspy is not installed: its variants are left out", file=sys.stderr)
+    report = Report(options)
+    groups = options.only.split(",")
+    names = [name for name, one in VARIANTS.items() if one.group in groups or name in groups]
+    if python_of_netspy(options) is None:
+        report.left_out("netspy, which is not installed (pip install netspy)")
         names = [name for name in names if VARIANTS[name].client != "netspy"]
     with Origin(HERE / "hosts.py") as site:
-        for run, name in in_turns(names, options.runs):
+        for run, name in report.in_turns(names):
             variant = VARIANTS[name]
             if run and variant.once:
                 continue
-            result = {"load": os.getloadavg()[0], **_measure(site, variant, options)}
+            result = _measure(site, variant, options)
             variant.results.append(result)
             found = {key: value for key, value in result.items() if key != "gaps"}
-            print(run + 1, name, variant.label, variant.resting, json.dumps(found, default=str),
-                  file=sys.stderr, flush=True)  # fmt: skip
-    for group, show in (
-        ("rest", _show_rest), ("window", _show_window), ("ends", _show_ends), ("delay", _show_delay)
-    ):  # fmt: skip
+            report.progress(run + 1, name, variant.label, variant.resting, found)
+    for group, show in _SHOWN.items():
         chosen = [name for name in names if VARIANTS[name].group == group]
         if chosen:
-            print(show(chosen, options) + "\n")
-    if options.json:
-        write_json(options.json, {name: VARIANTS[name].results for name in names})
+            show(report, chosen, options)
+    report.finish()
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3)
+    parser = Parser(__doc__, quick={"pages": 160})
     parser.add_argument("--pages", type=int, default=304, help="of the free domain")
     parser.add_argument("--queued", type=int, default=1000, help="for each resting domain")
-    parser.add_argument("--only", default="", metavar="GROUP OR VARIANT,...")
-    parser.add_argument("--json", metavar="FILE", help="write all results there")
-    parser.add_argument(
-        "--netspy-python", metavar="FILE", help="a Python that has netspy, if this one has not"
-    )
+    parser.add_argument("--only", default="rest,window,ends,delay", metavar="GROUP OR VARIANT,...")
+    parser.add_netspy()
     return parser.parse_args()
 
 
@@ -168,7 +156,7 @@ def _measure(site, variant, options):
     plan = {"settings": variant.settings, "pause": variant.pause, "limit": variant.limit,
             "until": None, "settle": SETTLE}  # fmt: skip
     plan.update(_PLANS[variant.group](site, variant, options))
-    python = (variant.client == "netspy" and options.netspy_python) or sys.executable
+    python = python_of_netspy(options) if variant.client == "netspy" else sys.executable
     site.reset()
     found = run_child([python, str(HERE / f"{variant.client}_client.py"), json.dumps(plan)])
     end = time.monotonic()
@@ -283,98 +271,122 @@ _READINGS = {
 
 
 # Tables ------------------------------------------------------------------------------------------
-def _show_rest(names, options):
-    head = ("free domain beside resting ones", "resting", "pages/s", "of alone", "target",
-            "free pages", "to resting", "late", "target")  # fmt: skip
+def _show_rest(report, names, options):
+    head = ("free domain beside resting ones", "resting", "pages/s", "of alone", "free pages",
+            "to resting", "late")  # fmt: skip
     rows = []
     for name in names:
         variant = VARIANTS[name]
         results = variant.results
         alone = VARIANTS[variant.alone].results if variant.alone in names else []
-        ours = variant.alone == "a0"
-        steady = ours and not variant.mixed
-        share = [one["pages_s"] / two["pages_s"] for one, two in zip(results, alone, strict=False)]
+        share = ratios(results, alone, "pages_s")
         rows.append(
             (
                 variant.label,
                 str(variant.resting),
-                f"{median([one['pages_s'] for one in results]):.1f}",
+                f"{median(of(results, 'pages_s')):.1f}",
                 f"{median(share):.1%}" if share else "",
-                ">= 98 %" if steady else "",
-                f"{median([one['free'] for one in results]):.0f}",
-                f"{median([one['to_resting'] for one in results]):.0f}",
-                f"{max(one['late'] for one in results)}",
-                "0" if ours else "",
+                f"{median(of(results, 'free')):.0f}",
+                f"{median(of(results, 'to_resting')):.0f}",
+                f"{max(of(results, 'late'))}",
             )
         )
-    return (
-        f"{options.pages} free pages, {options.queued} queued for each resting domain, "
-        f"CONCURRENT_REQUESTS=16, medians of {options.runs} runs (late: the most of all runs)\n"
-        + table(head, rows)
-    )
+        if variant.alone == "a0":
+            what = f"{variant.label}, {variant.resting} resting domains"
+            report.compare(
+                f"{what}: speed of the free domain, of alone", share,
+                at_least=None if variant.mixed else 0.98,
+            )  # fmt: skip
+            report.compare(
+                f"{what}: requests to resting ones", of(results, "late"), at_most=0, digits=0,
+                in_each_round=True,
+            )  # fmt: skip
+    report.table(
+        head, rows,
+        f"{options.pages} free pages, {options.queued:,} queued for each resting domain, "
+        f"CONCURRENT_REQUESTS=16, medians of {options.runs} runs (late: the most of all runs).",
+    )  # fmt: skip
 
 
-def _show_window(names, options):
-    head = ("20 pages, Retry-After: 2", "refusals", "late", "pages handled", "target", "done after",
-            "range", "target", "rest over after")  # fmt: skip
+def _show_window(report, names, options):
+    head = ("20 pages, Retry-After: 2", "refusals", "late", "pages handled", "done after", "range",
+            "rest over after")  # fmt: skip
     rows = []
     for name in names:
         variant = VARIANTS[name]
         results = variant.results
-        ours = name.startswith("wa")
         done = [one["done_s"] for one in results if one["done_s"] is not None]
         over = [one["rest_over_s"] for one in results if one["rest_over_s"] is not None]
         rows.append(
             (
                 variant.label + (" (1 run)" if variant.once else ""),
-                f"{median([one['refusals'] for one in results]):.0f}",
-                f"{max(one['late'] for one in results)}",
-                f"{min(one['handled'] for one in results)}",
-                "20" if ours else "",
+                f"{median(of(results, 'refusals')):.0f}",
+                f"{max(of(results, 'late'))}",
+                f"{min(of(results, 'handled'))}",
                 f"{median(done):.2f} s" if done else "never",
                 f"{min(done):.2f}-{max(done):.2f}" if done else "",
-                "2 to 3 s" if ours else "",
                 f"2 s {median(over):+.3f}" if over else "",
             )
         )
-    return table(head, rows)
+        if name.startswith("wa"):
+            report.compare(
+                f"{variant.label}: pages handled of 20", of(results, "handled"), at_least=20,
+                digits=0, in_each_round=True,
+            )  # fmt: skip
+            report.compare(f"{variant.label}: all done after", done, at_most=3, unit=" s")
+    report.table(head, rows)
 
 
-def _show_ends(names, options):
-    head = ("first request after a rest", "rests", "median", "earliest", "latest", "target")
+def _show_ends(report, names, options):
     rows = []
     for name in names:
+        label = VARIANTS[name].label
         over = sorted(one for result in VARIANTS[name].results for one in result["over_s"])
-        rows.append(
-            (
-                VARIANTS[name].label, str(len(over)),
-                *(f"{one * 1000:+.0f} ms" for one in (median(over), over[0], over[-1])),
-                "0 to 100 ms",
-            )
-        )  # fmt: skip
-    return table(head, rows)
+        figures = (f"{one * 1000:+.0f} ms" for one in (median(over), over[0], over[-1]))
+        rows.append((label, str(len(over)), *figures))
+        earliest = [min(result["over_s"]) * 1000 for result in VARIANTS[name].results]
+        latest = [max(result["over_s"]) * 1000 for result in VARIANTS[name].results]
+        how = {"digits": 0, "unit": " ms", "in_each_round": True}
+        report.compare(f"{label}: earliest request after a rest", earliest, at_least=0, **how)
+        report.compare(f"{label}: latest request after a rest", latest, at_most=100, **how)
+    report.table(("first request after a rest", "rests", "median", "earliest", "latest"), rows)
 
 
+#: Kind, what it is, the least gap, and the average gap at most.
 _DELAYS = (
-    ("plain", "delay 0.3", ">= 0.280, 0.285-0.315"),
-    ("jitter", "delay 0.3, jitter 0.5", "0.13-0.47"),
-    ("crawl-delay", "Crawl-delay 0.5 (and delay 0.3)", ">= 0.480"),
+    ("plain", "delay 0.3", 0.280, 0.315),
+    ("jitter", "delay 0.3, jitter 0.5", 0.13, None),
+    ("crawl-delay", "Crawl-delay 0.5 (and delay 0.3)", 0.480, None),
 )
 
 
-def _show_delay(names, options):
-    head = ("gaps at the site, s", "", "gaps", "least", "average", "most", "target")
+def _show_delay(report, names, options):
     rows = []
-    for kind, what, target in _DELAYS:
+    for kind, what, least, average in _DELAYS:
         for name in names:
-            gaps = [gap for result in VARIANTS[name].results for gap in result["gaps"][kind]]
-            if gaps:
-                figures = (min(gaps), sum(gaps) / len(gaps), max(gaps))
-                rows.append(
-                    (what, VARIANTS[name].label, str(len(gaps)),
-                     *(f"{one:.3f}" for one in figures), target if name == "da" else "")
+            label = VARIANTS[name].label
+            found = [result["gaps"][kind] for result in VARIANTS[name].results]
+            gaps = [gap for one in found for gap in one]
+            if not gaps:
+                continue
+            figures = (min(gaps), sum(gaps) / len(gaps), max(gaps))
+            rows.append((what, label, str(len(gaps)), *(f"{one:.3f}" for one in figures)))
+            if name == "da":
+                how = {"digits": 3, "unit": " s"}
+                shortest = [min(one) for one in found]
+                report.compare(
+                    f"{label}, {what}: least gap", shortest, at_least=least, in_each_round=True,
+                    **how,
                 )  # fmt: skip
-    return table(head, rows)
+                if average:
+                    means = [sum(one) / len(one) for one in found]
+                    report.compare(f"{label}, {what}: average gap", means, at_most=average, **how)
+    report.table(("gaps at the site, s", "", "gaps", "least", "average", "most"), rows)
+
+
+_SHOWN = {
+    "rest": _show_rest, "window": _show_window, "ends": _show_ends, "delay": _show_delay
+}  # fmt: skip
 
 
 if __name__ == "__main__":

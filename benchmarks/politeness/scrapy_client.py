@@ -6,8 +6,8 @@ import asyncio
 import gc
 
 import scrapy
+from child import crawl
 from plan import Outcome, read, urls
-from scrapy.crawler import AsyncCrawlerProcess
 
 plan = read()
 outcome = Outcome(plan)
@@ -53,14 +53,12 @@ class PagesSpider(scrapy.Spider):
         outcome.failure()
 
 
-process = AsyncCrawlerProcess(
+crawl(
+    PagesSpider,
     {
         "LOG_LEVEL": "ERROR",
-        "TELNETCONSOLE_ENABLED": False,
         "DOWNLOADER_MIDDLEWARES": {PauseSlotMiddleware: 560} if plan["pause"] else {},
         **plan["settings"],
-    }
+    },
 )
-process.crawl(PagesSpider)
-process.start()
 outcome.report()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import time
 from types import SimpleNamespace
 
+from child import tell
 from scrapy import Request
 from scrapy.core.downloader import Slot
 from scrapy.pqueues import DownloaderAwarePriorityQueue
@@ -71,8 +71,7 @@ async def main():  # a queue that parks a domain sets a timer of the loop
     arguments.add_argument("--domains", type=int, required=True)
     arguments.add_argument("--pops", type=int, required=True)
     options = arguments.parse_args()
-    found = measure(QUEUES[options.queue], options.domains, options.pops)
-    print("BENCH", json.dumps(found))
+    tell(measure(QUEUES[options.queue], options.domains, options.pops))
 
 
 asyncio.run(main())

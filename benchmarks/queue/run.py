@@ -20,9 +20,7 @@ pairs in one run.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -30,11 +28,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import in_turns, median, run_child, table, write_json  # noqa: E402
+from common import ADDON, Parser, median, of, ratios, run_child  # noqa: E402
+from report import Report  # noqa: E402
 
 SETTINGS = {
     "Scrapy": {},
-    "add-on": {"ADDONS": {"netspy_scrapy.Addon": 500}},
+    "add-on": ADDON,
     "no domains": {"SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.ScrapyPriorityQueue"},
 }
 #: With so many domains Scrapy's queue is not asked for more requests than this.
@@ -45,6 +44,7 @@ TARGET = 1.2
 
 def main():
     options = _options()
+    report = Report(options)
     domains = [int(number) for number in options.domains.split(",")]
     kinds = options.only.split(",")
     queues = ["add-on"] if options.skip_scrapy else ["Scrapy", "add-on"]
@@ -53,25 +53,22 @@ def main():
         (kind, queue, number) for kind in kinds for number in domains for queue in chosen[kind]
     ]
     results = defaultdict(list)
-    for run, name in in_turns(names, options.runs):
-        found = {**_measure(name, options), "load": os.getloadavg()[0]}
+    for run, name in report.in_turns(names):
+        found = _measure(name, options)
         results[name].append(found)
-        print(run + 1, *name, json.dumps(found), file=sys.stderr, flush=True)
-    if "crawl" in kinds:
-        print(_show_crawl(results, chosen["crawl"], domains, options) + "\n")
-    if "bare" in kinds:
-        print(_show_bare(results, queues, domains, options))
-    if options.json:
-        write_json(
-            options.json,
-            [{"kind": kind, "queue": queue, "domains": number, "results": found}
-             for (kind, queue, number), found in results.items()],
-        )  # fmt: skip
+        report.progress(run + 1, *name, found)
+    for kind in kinds:
+        show = {"crawl": _show_crawl, "bare": _show_bare}[kind]
+        show(report, results, chosen[kind], domains, options)
+    for kind, key in (("crawl", "crawl_us"), ("bare", "pop_us")):
+        _compare(report, results, kind, key, domains)
+    report.finish()
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3)
+    parser = Parser(
+        __doc__, quick={"queued": 30_000, "handled": 3000, "pops": 5000, "domains": "1,100,5000"}
+    )
     parser.add_argument("--queued", type=int, default=200_000)
     parser.add_argument("--handled", type=int, default=6_000, help="requests that are measured")
     parser.add_argument("--pops", type=int, default=10_000, help="of a bare queue")
@@ -79,7 +76,6 @@ def _options():
     parser.add_argument("--only", default="crawl,bare")
     parser.add_argument("--skip-scrapy", action="store_true")
     parser.add_argument("--control", action="store_true")
-    parser.add_argument("--json", metavar="FILE", help="write all results there")
     return parser.parse_args()
 
 
@@ -101,16 +97,12 @@ def _measure(name, options):
     return run_child([sys.executable, *command, "--domains", str(domains)])
 
 
-def _show_crawl(results, queues, domains, options):
-    head = ("us a request, in a crawl", "domains", "measured", "crawl", "range", "of Scrapy",
-            "flat", "target", "to queue it")  # fmt: skip
+def _show_crawl(report, results, queues, domains, options):
     rows = []
     for number in domains:
         for queue in queues:
             found = results["crawl", queue, number]
-            spent = [one["crawl_us"] for one in found]
-            flat = _ratio(results, ("crawl", queue, number), ("crawl", queue, FLAT_FROM))
-            ours = queue == "add-on"
+            spent = of(found, "crawl_us")
             rows.append(
                 (
                     queue,
@@ -118,47 +110,41 @@ def _show_crawl(results, queues, domains, options):
                     f"{_bounded(queue, number, options.handled):,}",
                     f"{median(spent):,.0f}",
                     f"{min(spent):,.0f}-{max(spent):,.0f}",
-                    _ratio(results, ("crawl", queue, number), ("crawl", "Scrapy", number))
-                    if ours else "",
-                    flat,
-                    f"<= {TARGET}" if ours and number > FLAT_FROM else "",
-                    f"{median([one['queue_us'] for one in found]):.1f}",
+                    f"{median(of(found, 'queue_us')):.1f}",
                 )
-            )  # fmt: skip
-    return f"{options.queued:,} requests queued, medians of {options.runs} runs\n" + table(
-        head, rows
-    )
+            )
+    report.table(
+        ("us a request, in a crawl", "domains", "measured", "crawl", "range", "to queue it"), rows,
+        f"{options.queued:,} requests queued, medians of {options.runs} runs.",
+    )  # fmt: skip
 
 
-def _show_bare(results, queues, domains, options):
-    head = ("us, queue alone", "domains", "pops", "push", "pop", "len()", "pop, of Scrapy")
+def _show_bare(report, results, queues, domains, options):
     rows = []
     for number in domains:
         for queue in queues:
-            found = results["bare", queue, number]
-            rows.append(
-                (
-                    queue,
-                    f"{number:,}",
-                    f"{_bounded(queue, number, options.pops):,}",
-                    *(
-                        f"{median([one[key] for one in found]):,.1f}"
-                        for key in ("push_us", "pop_us", "len_us")
-                    ),
-                    _ratio(
-                        results, ("bare", queue, number), ("bare", "Scrapy", number), "pop_us", 4
-                    )
-                    if queue == "add-on" else "",
-                )
+            figures = [
+                f"{median(of(results['bare', queue, number], key)):,.1f}"
+                for key in ("push_us", "pop_us", "len_us")
+            ]
+            pops = f"{_bounded(queue, number, options.pops):,}"
+            rows.append((queue, f"{number:,}", pops, *figures))
+    report.table(("us, queue alone", "domains", "pops", "push", "pop", "len()"), rows)
+
+
+def _compare(report, results, kind, key, domains):
+    what = {"crawl": "a request of a crawl", "bare": "a pop"}[kind]
+    for number in domains:
+        ours = results[kind, "add-on", number]
+        report.compare(
+            f"{what}, {number:,} domains", ratios(ours, results[kind, "Scrapy", number], key),
+            peer="Scrapy", less_is_better=True, digits=3,
+        )  # fmt: skip
+        if kind == "crawl" and number > FLAT_FROM:
+            report.compare(
+                f"{what}, {number:,} domains, beside {FLAT_FROM} domains",
+                ratios(ours, results[kind, "add-on", FLAT_FROM], key), at_most=TARGET,
             )  # fmt: skip
-    return table(head, rows)
-
-
-def _ratio(results, name, peer, key="crawl_us", digits=2):
-    if not results.get(name) or not results.get(peer):
-        return ""
-    pairs = zip(results[name], results[peer], strict=True)
-    return f"{median([one[key] / other[key] for one, other in pairs]):.{digits}f}"
 
 
 if __name__ == "__main__":

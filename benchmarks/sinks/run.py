@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/sinks/run.py mysql postgres [--rows 50000] [--batch 5000] [--runs 3]
+    python benchmarks/sinks/run.py [mysql postgres] [--rows 50000] [--batch 5000] [--runs 3]
 
 Each way has a table of its own and writes the rows three times: into an empty table (new), once
 more with other values (upsert), and into an empty table with 5 rows that are refused (bad). The
@@ -13,7 +13,6 @@ called as the batcher calls them, outside a crawl. A sink is a module of this fo
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from importlib import import_module
@@ -22,37 +21,40 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent)]
 
-from common import median, table, write_json  # noqa: E402
+from common import Parser, median, of, ratios  # noqa: E402
+from report import Report  # noqa: E402
 from rows import batches, rows  # noqa: E402
 
 SINKS = sorted(
     one.stem for one in HERE.glob("*.py") if one.stem not in ("run", "rows") and one.stem[0] != "_"
 )
 BAD = 5
+KINDS = {"new": "new rows", "upsert": "upserts", "bad": f"{BAD} bad rows"}
+#: The least of netspy's speed, by sink, and of the fastest way of the driver.
+NETSPYS = {"mysql": 1.25, "postgres": 1.6}
+DRIVERS, CLEAN = 0.85, 0.5
 
 
 def main():
     options = _options()
-    found = {}
+    report = Report(options)
     for sink in options.sinks:
-        with import_module(sink).bench() as bench:
-            found[sink] = _measure(sink, bench, options)
-        print(_table(sink, found[sink]), flush=True)
-    if options.json:
-        write_json(options.json, found)
+        with report.part(sink):
+            with import_module(sink).bench() as bench:
+                results = _measure(sink, bench, report, options)
+            _show(report, sink, results, options)
+    report.finish()
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("sinks", nargs="+", choices=SINKS, metavar="sink", help=", ".join(SINKS))
+    parser = Parser(__doc__, quick={"rows": 20_000, "batch": 2_000})
+    parser.add_argument("sinks", nargs="*", default=SINKS, metavar="sink", help=", ".join(SINKS))
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--batch", type=int, default=5_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", help="write the results to this file")
     return parser.parse_args()
 
 
-def _measure(sink, bench, options):
+def _measure(sink, bench, report, options):
     first, second, spoilt = (
         batches(rows(options.rows, generation, bad), options.batch)
         for generation, bad in ((1, 0), (2, 0), (1, BAD))
@@ -60,7 +62,7 @@ def _measure(sink, bench, options):
     ways = {name: way for name, way in bench.ways.items() if way is not None}
     tables = {name: f"items_{number}" for number, name in enumerate(ways)}
     results = {name: [] for name in ways}
-    for run in range(options.runs):
+    for run, _ in report.in_turns([sink]):
         found = {name: {} for name in ways}
         for name in ways:
             bench.reset(tables[name])
@@ -76,7 +78,7 @@ def _measure(sink, bench, options):
             found[name]["not stored"] = options.rows - bench.count(tables[name])
             found[name]["refused"] = refused
             results[name].append(found[name])
-            print(f"{run + 1} {sink} {name}: {found[name]}", file=sys.stderr, flush=True)
+            report.progress(run + 1, sink, name, found[name])
     return results
 
 
@@ -91,27 +93,39 @@ def _race(ways, tables, parts):
     return {name: (seconds[name], refused[name]) for name in ways}
 
 
-def _table(sink, results):
-    ours, theirs, *raw = results
-    kinds = ("new", "upsert", "bad")
+def _show(report, sink, results, options):
+    ours = next(iter(results))
+    theirs = next((name for name in results if name.startswith("netspy")), None)
     lines = [
-        [name, *(f"{median([one[kind] for one in found]):,.0f}" for kind in kinds),
-         *(str(max(one[key] for one in found)) for key in ("not stored", "refused"))]
+        [name, *(f"{median(of(found, kind)):,.0f}" for kind in KINDS),
+         *(str(max(of(found, key))) for key in ("not stored", "refused"))]
         for name, found in results.items()
     ]  # fmt: skip
+    report.table(
+        ["rows/s", *KINDS.values(), "not stored", "refused"], lines,
+        f"{sink}: {options.rows:,} rows, medians of {options.runs} runs.",
+    )  # fmt: skip
+    if theirs is None:
+        report.left_out(f"{sink}: netspy's pipeline, which cannot be imported here")
+    raw = [name for name in results if name not in (ours, theirs)]
     fastest = [
-        {kind: max(results[name][run][kind] for name in raw) for kind in kinds}
-        for run in range(len(results[ours]))
+        {kind: max(results[name][run][kind] for name in raw) for kind in KINDS}
+        for run in range(options.runs)
     ]
-    for label, other in ((f"ours / {theirs}", results[theirs]), ("ours / the driver", fastest)):
-        pairs = list(zip(results[ours], other, strict=True))
-        ratios = [f"{median([a[kind] / b[kind] for a, b in pairs]):.2f}" for kind in kinds]
-        lines.append([label, *ratios, "", ""])
-    clean = median([one["bad"] / one["new"] for one in results[ours]])
-    lines.append(["ours, bad / new", "", "", f"{clean:.2f}", "", ""])
-    return f"{sink}\n" + table(
-        ["rows/s", "new", "upsert", f"{BAD} bad rows", "not stored", "refused"], lines
-    )
+    for kind, what in KINDS.items():
+        if theirs:
+            report.compare(
+                f"{ours}, {what}: rows/s", ratios(results[ours], results[theirs], kind),
+                peer=theirs, at_least=NETSPYS.get(sink) if kind != "bad" else None,
+            )  # fmt: skip
+        report.compare(
+            f"{ours}, {what}: rows/s", ratios(results[ours], fastest, kind),
+            peer="the driver's fastest way", at_least=DRIVERS if kind != "bad" else None,
+        )  # fmt: skip
+    report.compare(
+        f"{ours}, {BAD} bad rows: of its own clean speed",
+        [one["bad"] / one["new"] for one in results[ours]], at_least=CLEAN,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

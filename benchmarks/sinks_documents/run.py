@@ -18,7 +18,6 @@ used for it, as a share of the driver's: what the sink adds, however slow the se
 # ruff: noqa: PLC0415 - a part that is left out needs no driver
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import json
 import sys
@@ -31,7 +30,8 @@ from types import SimpleNamespace
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
-from common import in_turns, median, table, write_json  # noqa: E402
+from common import Parser, median  # noqa: E402
+from report import Report  # noqa: E402
 from scrapy.settings import Settings  # noqa: E402
 
 from tests.servers.elasticsearch import Elasticsearch  # noqa: E402
@@ -45,48 +45,49 @@ TARGET = 0.9
 
 def main():
     options = _options()
-    results = {}
+    report = Report(options)
+    rows = []
     for kind in (Mongos, Elastics, Kafkas):
         if kind.name in options.only.split(","):
             server = kind.server()
             server.durable = False  # the disk would be measured
-            with server:
-                results[kind.name] = measure(kind(server), options)
-    head = (
-        "rows per second",
-        "sink",
-        "driver",
-        "ratio",
-        "at least",
-        "CPU",
-        "5 bad",
-        "of sink",
-        "netspy",
-    )
-    print(table(head, [_row(name, found) for name, found in results.items()]))
-    if options.json:
-        write_json(options.json, results)
+            with report.part(kind.name):
+                with server:
+                    found = measure(kind(server), report, options)
+                rows.append(_row(kind.name, found))
+                _compare(report, kind.name, found)
+    report.table(
+        ("rows/s", "sink", "driver", "CPU of the driver's", "5 bad", "netspy"), rows,
+        f"{options.rows:,} rows, medians of {options.runs} runs.",
+    )  # fmt: skip
+    report.finish()
 
 
 def _row(name, found):
-    def cell(way):
-        return f"{median(found[way]):,.0f}" if found[way] else "-"
+    cells = {way: f"{median(found[way]):,.0f}" if found[way] else "-" for way in WAYS}
+    cpu = f"{median([a / b for a, b in _pairs(found, 'sink cpu', 'driver cpu')]):.2f}"
+    return (name, cells["sink"], cells["driver"], cpu, cells["5 bad"], cells["netspy"])
 
+
+def _compare(report, name, found):
     def ratio(way, base):
-        pairs = zip(found[way], found[base], strict=True)
-        return f"{median([one / other for one, other in pairs]):.2f}"
+        return [one / other for one, other in _pairs(found, way, base)]
 
-    return (
-        name, cell("sink"), cell("driver"), ratio("sink", "driver"), str(TARGET),
-        ratio("sink cpu", "driver cpu"),
-        cell("5 bad"), ratio("5 bad", "sink"), cell("netspy"),
-    )  # fmt: skip
+    report.compare(
+        f"{name}: rows/s", ratio("sink", "driver"), peer="the driver's own call", at_least=TARGET
+    )
+    report.compare(f"{name}: rows/s", ratio("sink", "netspy"), peer="netspy")
+    report.compare(f"{name}, 5 bad rows: of its own clean speed", ratio("5 bad", "sink"))
 
 
-def measure(store, options):
+def _pairs(found, way, base):
+    return zip(found[way], found[base], strict=False)
+
+
+def measure(store, report, options):
     found = defaultdict(list)
-    ways = [way for way in WAYS if way != "netspy" or has_peer(store)]
-    for run, way in in_turns(ways, options.runs + 1):
+    ways = [way for way in WAYS if way != "netspy" or has_peer(store, report)]
+    for run, way in report.in_turns(ways, options.runs + 1):
         rows = make_rows(options.rows)
         bad = {}
         if way == "5 bad":
@@ -101,23 +102,23 @@ def measure(store, options):
         used = time.process_time() - used
         assert refused == len(bad), f"{way}: {refused} rows refused"
         assert store.count(target) == options.rows - refused, f"{way} lost rows"
-        text = f"{run} {store.name} {way}: {speed:,.0f} rows/s, {used:.2f} s of CPU"
-        print(text, file=sys.stderr, flush=True)
+        report.progress(run, store.name, way, f"{speed:,.0f} rows/s, {used:.2f} s of CPU")
         if run:  # the first round warms up
             found[way].append(speed)
             found[f"{way} cpu"].append(used)
     return found
 
 
-def has_peer(store):
+def has_peer(store, report):
     """Tell whether netspy is there, and its pipeline runs with the driver that is."""
     if not find_spec("netspy"):
+        report.left_out(f"{store.name}: netspy, which is not installed (pip install netspy)")
         return False
     store.prepare("bench-peer")
     try:
         store.netspy("bench-peer", [make_rows(1)])
     except (AssertionError, ImportError) as exc:
-        print(f"{store.name}: netspy's pipeline does not run here: {exc!r}", file=sys.stderr)
+        report.left_out(f"{store.name}: netspy's pipeline, which does not run here: {exc!r}")
         return False
     return True
 
@@ -291,12 +292,10 @@ class Kafkas(Store):
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(__doc__, runs=5, quick={"rows": 10_000, "batch": 1_000})
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--batch", type=int, default=5_000)
-    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--only", default="mongo,elasticsearch,kafka")
-    parser.add_argument("--json", help="write all figures to this file")
     return parser.parse_args()
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sqlite3
-import sys
 import time
-from pathlib import Path
 
 import scrapy
-from scrapy.crawler import AsyncCrawlerProcess
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from child import crawl, tell
+from common import ADDON
 from memory import Peak
 
 SINKS = {
@@ -108,23 +103,14 @@ def main():
     pipelines = {LookPipeline: 900}
     if options.sink != "none":
         pipelines[SINKS.get(options.sink, KeepPipeline)] = 300
-    process = AsyncCrawlerProcess(
-        {
-            "LOG_LEVEL": "WARNING",
-            "TELNETCONSOLE_ENABLED": False,
-            "ITEM_PIPELINES": pipelines,
-            "ADDONS": {"netspy_scrapy.Addon": 500},
-        }
-    )
-    process.crawl(ItemsSpider)
-    process.start()
+    crawl(ItemsSpider, {**ADDON, "ITEM_PIPELINES": pipelines})
     found = {
         "growth_mb": {**memory.at, "end": memory.growth_mb()},
         "items": memory.items,
         "seconds": time.monotonic() - memory.started,
     }
     found["stored"] = _stored()  # after the memory, since it needs some itself
-    print("BENCH", json.dumps(found), flush=True)
+    tell(found)
 
 
 main()

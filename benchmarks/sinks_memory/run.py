@@ -11,15 +11,14 @@ passed, and at the end. Two controls: no sink at all, and a pipeline that keeps 
 
 from __future__ import annotations
 
-import argparse
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import ChildError, Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import ChildError, Origin, Parser, median, run_variants  # noqa: E402
+from report import Report  # noqa: E402
 
 LABELS = {
     "sqlite": "SqlitePipeline",
@@ -27,70 +26,47 @@ LABELS = {
     "none": "control: no sink",
     "list": "control: keeps every item",
 }
+OURS = ("sqlite", "csv")
 #: MB that the peak may grow by in the second half of the crawl.
 FLAT = 5.0
 
 
 def main():
     options = _options()
+    report = Report(options)
     marks = sorted({options.items // 10, options.items // 2, options.items})
-    sinks = [sink for sink in LABELS if sink in ("none", "list") or _is_there(sink)]
-    results = {sink: [] for sink in sinks}
     with Origin() as origin:
-        for run, sink in in_turns(sinks, options.runs):
-            found = run_child(
-                [
-                    sys.executable, str(HERE / "crawl.py"), "--url", origin.url("/page/{n}"),
-                    "--sink", sink, "--marks", ",".join(map(str, marks)),
-                    "--per-page", str(options.per_page),
-                ]
-            )  # fmt: skip
-            if found["items"] != options.items or found["stored"] != options.items:
-                raise ChildError(f"{LABELS[sink]}: {options.items} items, but {found}")
-            results[sink].append(found)
-            growth = {mark: round(mb, 1) for mark, mb in found["growth_mb"].items()}
-            print(f"{run + 1} {LABELS[sink]}: {growth}", file=sys.stderr, flush=True)
-    print(_table(results, marks, options))
-    if options.json:
-        write_json(options.json, results)
+        shared = ["--url", origin.url("/page/{n}"), "--marks", ",".join(map(str, marks)),
+                  "--per-page", options.per_page, "--sink"]  # fmt: skip
+        variants = {LABELS[sink]: [*shared, sink] for sink in LABELS}
+        results = run_variants(HERE / "crawl.py", variants, report)
+    for label, found in results.items():
+        for one in found:
+            if one["items"] != options.items or one["stored"] != options.items:
+                raise ChildError(f"{label}: {options.items} items, but {one}")
+    rows = []
+    for label, found in results.items():
+        at = [median([one["growth_mb"][str(mark)] for one in found]) for mark in (*marks, "end")]
+        second = [one["growth_mb"]["end"] - one["growth_mb"][str(marks[1])] for one in found]
+        speed = median([one["items"] / one["seconds"] for one in found])
+        rows.append((label, *(f"{mb:.1f}" for mb in at), f"{median(second):+.1f}", f"{speed:,.0f}"))
+        if label in (LABELS[sink] for sink in OURS):
+            report.compare(
+                f"{label}: growth in the second half", second, at_most=FLAT, digits=1, unit=" MB"
+            )
+    report.table(
+        ("MB over the start", *(f"{mark:,} items" for mark in marks), "end", "2nd half", "items/s"),
+        rows,
+        f"{options.items:,} items, {options.per_page:,} a page, medians of {options.runs} runs.",
+    )
+    report.finish()
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(__doc__, quick={"items": 20_000})
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--per-page", type=int, default=1000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE", help="write all results there")
     return parser.parse_args()
-
-
-def _is_there(sink):
-    if find_spec(f"netspy_scrapy.pipelines.{sink}") is not None:
-        return True
-    print(f"there is no {LABELS[sink]}", file=sys.stderr)
-    return False
-
-
-def _table(results, marks, options):
-    head = ("MB over the start", *(f"{mark:,} items" for mark in marks), "end", "2nd half",
-            "items/s", f"flat (<= {FLAT:g} MB)")  # fmt: skip
-    rows = []
-    for sink, found in results.items():
-        at = [median([one["growth_mb"][str(mark)] for one in found]) for mark in (*marks, "end")]
-        second = median(
-            [one["growth_mb"]["end"] - one["growth_mb"][str(marks[1])] for one in found]
-        )
-        speed = median([one["items"] / one["seconds"] for one in found])
-        rows.append(
-            (
-                LABELS[sink], *(f"{mb:.1f}" for mb in at), f"{second:+.1f}", f"{speed:,.0f}",
-                "yes" if second <= FLAT else "no",
-            )
-        )  # fmt: skip
-    return (
-        f"{options.items:,} items, {options.per_page:,} a page, medians of {options.runs} runs\n"
-        + table(head, rows)
-    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""One crawl whose sink takes its time; reports the pages per second."""
+"""One crawl whose sink takes its time; tells the pages per second."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 
 import scrapy
-from scrapy.crawler import AsyncCrawlerProcess
+from child import crawl, tell
+from common import ADDON
 
 from netspy_scrapy.pipelines.base import BasePipeline
 
@@ -44,17 +44,9 @@ class Spider(scrapy.Spider):
 
     def closed(self, reason):
         rate = options.pages / (self.last - self.begun)
-        found = {"rate": rate, "held": self.held, "stored": SlowPipeline.stored}
-        print("BENCH " + json.dumps(found), flush=True)
+        tell({"rate": rate, "held": self.held, "stored": SlowPipeline.stored})
 
 
 if __name__ == "__main__":
-    process = AsyncCrawlerProcess(
-        {
-            "ADDONS": {"netspy_scrapy.Addon": 500}, "ITEM_PIPELINES": {SlowPipeline: 300},
-            "CONCURRENT_REQUESTS": 32, "CONCURRENT_REQUESTS_PER_DOMAIN": 32,
-            "LOG_LEVEL": "WARNING", "TELNETCONSOLE_ENABLED": False,
-        }
-    )  # fmt: skip
-    process.crawl(Spider)
-    process.start()
+    at_once = {"CONCURRENT_REQUESTS": 32, "CONCURRENT_REQUESTS_PER_DOMAIN": 32}
+    crawl(Spider, {**ADDON, **at_once, "ITEM_PIPELINES": {SlowPipeline: 300}})

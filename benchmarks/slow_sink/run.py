@@ -11,57 +11,54 @@ were on their way.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import ChildError, Origin, Parser, median, of, ratios, run_variants  # noqa: E402
+from report import Report  # noqa: E402
+
+#: What a sink that keeps up may leave of the speed.
+TARGET = 0.95
 
 
 def main():
     options = _options()
-    variants = {"at once": 0.0, f"{options.seconds:g} s a batch": options.seconds}
-    results = {name: [] for name in variants}
+    report = Report(options)
+    slow = f"{options.seconds:g} s a batch"
     with Origin() as origin:
-        for run, name in in_turns(list(variants), options.runs):
-            found = run_child(
-                [
-                    sys.executable, str(HERE / "crawl.py"), "--url", origin.url("/page/{n}?ms=20"),
-                    "--pages", str(options.pages), "--seconds", str(variants[name]),
-                ]
-            )  # fmt: skip
-            assert found["stored"] == options.pages
-            results[name].append(found)
-            print(f"{run + 1} {name}: {found}", file=sys.stderr, flush=True)
-    print(_table(results))
-    if options.json:
-        write_json(options.json, results)
+        shared = ["--url", origin.url("/page/{n}?ms=20"), "--pages", options.pages, "--seconds"]
+        variants = {"at once": [*shared, 0], slow: [*shared, options.seconds]}
+        results = run_variants(HERE / "crawl.py", variants, report)
+    for name, found in results.items():
+        if set(of(found, "stored")) != {options.pages}:
+            raise ChildError(f"{name}: {options.pages} rows, but {found}")
+    alone = results["at once"]
+    report.table(
+        ("sink", "pages/s", "of at once", "most rows under way"),
+        [
+            (
+                name, f"{median(of(found, 'rate')):.0f}",
+                f"{median(ratios(found, alone, 'rate')):.3f}", str(max(of(found, "held"))),
+            )
+            for name, found in results.items()
+        ],
+        f"{options.pages:,} pages of 20 ms, a row each.",
+    )  # fmt: skip
+    report.compare(
+        f"{slow}: pages/s, of a sink that answers at once",
+        ratios(results[slow], alone, "rate"), at_least=TARGET,
+    )  # fmt: skip
+    report.finish()
 
 
 def _options():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(__doc__)
     parser.add_argument("--pages", type=int, default=3000)
     parser.add_argument("--seconds", type=float, default=1.5)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--json", metavar="FILE", help="write all results there")
     return parser.parse_args()
-
-
-def _table(results):
-    alone = next(iter(results.values()))
-    rows = []
-    for name, found in results.items():
-        ratios = [one["rate"] / base["rate"] for base, one in zip(alone, found, strict=True)]
-        rows.append(
-            (
-                name, f"{median([one['rate'] for one in found]):.0f}", f"{median(ratios):.3f}",
-                str(max(one["held"] for one in found)),
-            )
-        )  # fmt: skip
-    return table(("sink", "pages/s", "of at once", "rows under way"), rows)
 
 
 if __name__ == "__main__":

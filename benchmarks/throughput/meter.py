@@ -10,8 +10,11 @@ import resource
 import sys
 import time
 
+from child import tell
+from memory import Peak
 
-class Meter:
+
+class Meter(Peak):
     """Counts items, CPU time and seconds from the first request to the end of the crawl."""
 
     def __init__(self):
@@ -22,19 +25,22 @@ class Meter:
 
     def begin(self):
         """The first request is about to be made: imports and the start-up are over."""
+        super().begin()
         self._cpu = time.process_time()
         self._begun = time.monotonic()
 
     def report(self):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found = {
-            "items": self.items,
-            "failed": self.failed,
-            "cpu_s": time.process_time() - self._cpu,
-            "wall_s": time.monotonic() - self._begun,
-            "rss_mb": peak / (2**20 if sys.platform == "darwin" else 1024),
-        }
-        print("BENCH", json.dumps(found), flush=True)
+        tell(
+            {
+                "items": self.items,
+                "failed": self.failed,
+                "cpu_s": time.process_time() - self._cpu,
+                "wall_s": time.monotonic() - self._begun,
+                "rss_mb": peak / (2**20 if sys.platform == "darwin" else 1024),
+                "growth_mb": self.growth_mb(),
+            }
+        )
 
 
 def parser():
@@ -46,6 +52,10 @@ def parser():
     )
     arguments.add_argument("--profile", metavar="FILE", help="write cProfile's table by own time")
     return arguments
+
+
+def urls(options):
+    return (options.url.replace("{n}", str(number)) for number in range(options.pages))
 
 
 def settings_of(options):

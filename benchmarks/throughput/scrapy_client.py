@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import scrapy
-from meter import Meter, parser, profiled, settings_of
-from scrapy.crawler import AsyncCrawlerProcess
+from child import crawl
+from meter import Meter, parser, profiled, settings_of, urls
 
 options = parser().parse_args()
 meter = Meter()
@@ -21,8 +21,8 @@ class PagesSpider(scrapy.Spider):
 
     async def start(self):
         meter.begin()
-        for number in range(options.pages):
-            yield scrapy.Request(options.url.replace("{n}", str(number)), errback=self.failed)
+        for url in urls(options):
+            yield scrapy.Request(url, errback=self.failed)
 
     def parse(self, response):
         yield {"url": response.url, "title": response.css("title::text").get()}
@@ -31,14 +31,6 @@ class PagesSpider(scrapy.Spider):
         meter.failed += 1
 
 
-process = AsyncCrawlerProcess(
-    {
-        "LOG_LEVEL": "WARNING",
-        "TELNETCONSOLE_ENABLED": False,
-        "ITEM_PIPELINES": {CountPipeline: 900},
-        **settings_of(options),
-    }
-)
-process.crawl(PagesSpider)
-profiled(options, process.start)
+settings = {"ITEM_PIPELINES": {CountPipeline: 900}, **settings_of(options)}
+profiled(options, lambda: crawl(PagesSpider, settings))
 meter.report()

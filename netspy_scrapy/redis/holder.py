@@ -110,9 +110,10 @@ class Holder:
             return
         lease.is_settled = True
         fingerprint = b""
-        if verdict is Verdict.FAILED and self._filter is not None:  # it may be tried again
+        known = self._filter
+        if verdict is Verdict.FAILED and known is not None and known.forgets_failed:
             request = payload.decode(lease.payload, self._spider, self._classes)
-            fingerprint = self._filter.fingerprint(request)
+            fingerprint = known.fingerprint(request)
         self._exchange.settle(Settle("done", lease, fingerprint))
 
     def _sow(self, task: Task) -> None:

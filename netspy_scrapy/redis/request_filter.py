@@ -13,7 +13,7 @@ from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.redis_store import RedisStore, redis_store
 from netspy_scrapy.dedup.request_filter import FILTERED
 from netspy_scrapy.logs import shown
-from netspy_scrapy.redis.settings import QueueSettings, queue_name, rendered
+from netspy_scrapy.redis.settings import QueueSettings, keeps_alive, queue_name, rendered
 from netspy_scrapy.settings import DedupSettings
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ class RedisRequestFilter(BaseDupeFilter):
     Set it as ``DUPEFILTER_CLASS`` beside that scheduler, which records a fingerprint in the same
     step in which it queues the request. What makes two requests the same is up to
     REQUEST_FINGERPRINTER_CLASS. ``DEDUP_FILTER = "redis"`` makes it a bloom filter (4 bytes a
-    request); else it is an exact set (about 80 bytes). The fingerprint of a request that failed
-    for good is forgotten, so that it may be tried again.
+    request); else it is an exact set (about 80 bytes).
+
+    Where the filter outlives the run, the fingerprint of a request that failed for good is
+    forgotten, so that it may be tried again. Elsewhere it is not: a link that many pages have and
+    that leads nowhere would be followed from each of them.
 
     It is forgotten when the run is over, unless RUN_ID names the run (then a week later),
     ``DEDUP_SCOPE = "spider"``, or SCHEDULER_PERSIST is on. Other settings:
@@ -50,11 +53,15 @@ class RedisRequestFilter(BaseDupeFilter):
         if queue.filter_key:
             store.key = rendered("SCHEDULER_DUPEFILTER_KEY", queue.filter_key, name)
         ends = not (dedup.run or queue.persist or crawler.settings["DEDUP_SCOPE"] == "spider")
-        return cls(crawler, store, ends_with_run=ends)
+        endless = keeps_alive(crawler.settings)
+        return cls(crawler, store, ends_with_run=ends, forgets_failed=endless or not ends)
 
-    def __init__(self, crawler: Crawler, store: RedisStore, *, ends_with_run: bool) -> None:
+    def __init__(
+        self, crawler: Crawler, store: RedisStore, *, ends_with_run: bool, forgets_failed: bool
+    ) -> None:
         self.store = store
         self.ends_with_run = ends_with_run
+        self.forgets_failed = forgets_failed
         self._crawler = crawler
         self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
         self._logged = False

@@ -105,6 +105,28 @@ def test_what_failed_may_be_tried_again(site: Any, client: Any, kind: str) -> No
     assert second.stats.get_value("dupefilter/filtered") == 1
 
 
+class BrokenLinks(PlainSpider):
+    """A chain of pages, each of which has the same link that leads nowhere."""
+
+    name = "broken"
+
+    def parse(self, response: Any) -> Any:
+        yield response.follow("/status/404", self.parse, errback=self.failed, priority=1)
+        number = int(response.url[-1])
+        if number < 3:  # each comes after Redis has heard of what failed
+            yield response.follow(f"/slow?ms=500&n={number + 1}")
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis-set"])
+def test_a_broken_link_of_many_pages(site: Any, client: Any, kind: str) -> None:
+    """Within a run a page that failed is not fetched again for each page that links to it."""
+    run(BrokenLinks, client, {"DEDUP_FILTER": kind}, urls=(site.url("/slow?n=1"),))
+
+    assert site.hits("/slow") == 3
+    assert site.hits("/status/404") == 1
+    assert len(dumped()) == 1
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_redirects_and_retries(site: Any, client: Any, *, again: bool) -> None:
     """They keep the lease of their page; a redirect to a page that is known ends there."""

@@ -15,7 +15,8 @@ error_log {folder}/error.log;
 events {{ worker_connections 256; }}
 http {{
     include /etc/nginx/mime.types;
-    access_log off;
+    log_format short '$status $body_bytes_sent $request_uri';
+    access_log {folder}/access.log short;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
@@ -30,6 +31,7 @@ http {{
     }}
 }}
 """
+_PROBE = "/no-such-page"
 
 
 class Nginx(Server):
@@ -40,6 +42,16 @@ class Nginx(Server):
     def __init__(self, root: Path) -> None:
         super().__init__()
         self.root = root
+
+    def requests(self) -> list[tuple[int, int, str]]:
+        """Return status, bytes of the body and path of all that was asked for."""
+        text = (self.folder / "access.log").read_text(encoding="utf-8")
+        found = (line.split(" ", 2) for line in text.splitlines())
+        return [(int(status), int(size), path) for status, size, path in found if path != _PROBE]
+
+    def forget(self) -> None:
+        """Forget what was asked for until now."""
+        (self.folder / "access.log").write_text("")
 
     @property
     def url(self) -> str:
@@ -59,7 +71,7 @@ class Nginx(Server):
         """Ask for a page that is not there."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
         try:
-            connection.request("GET", "/no-such-page")
+            connection.request("GET", _PROBE)
             return connection.getresponse().status == 404
         finally:
             connection.close()
