@@ -15,6 +15,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy import downloader
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
@@ -149,6 +150,7 @@ class Addon:
         self._note_unwritable(settings)
         self._mirror(settings)
         self._install_middlewares(settings)
+        self._install_downloader(settings)
         self._install_incremental(settings)
         self._install_scheduler(settings)
         self._install_pipelines(settings)
@@ -193,6 +195,12 @@ class Addon:
         ordered = CrawlContext.of(self._crawler).replay_order is not None
         if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
             _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
+
+    def _install_downloader(self, settings: BaseSettings) -> None:
+        self.notes += downloader.install(settings)
+        # Other starters have made the loop before they ask add-ons.
+        if getattr(self._crawler, "_init_reactor", False):
+            downloader.choose_loop(settings, "addon")
 
     def _install_incremental(self, settings: BaseSettings) -> None:
         incremental = IncrementalSettings.from_settings(settings)

@@ -11,6 +11,7 @@ import logging
 import sys
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import scrapy.exceptions
@@ -31,7 +32,7 @@ from netspy_scrapy._scrapy.reactor import (
 from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
@@ -56,6 +57,10 @@ CANCELLED: tuple[type[BaseException], ...] = (
     CancelledError,
     *filter(None, [getattr(scrapy.exceptions, "DownloadCancelledError", None)]),
 )
+
+
+#: Whether this Scrapy has a handler for aiohttp: from 2.19 on.
+HAS_AIOHTTP_HANDLER = find_spec("scrapy.core.downloader.handlers._aiohttp") is not None
 
 
 def engine_of(crawler: Crawler) -> ExecutionEngine | None:
@@ -369,12 +374,21 @@ def leave_pace_to(
 
     downloader._get_slot = paced_slot  # noqa: SLF001
     downloader.per_slot_settings = _ByHost(downloader.per_slot_settings)
-    for handler in getattr(downloader.handlers, "_handlers", {}).values():
+    for handler in every_handler(getattr(downloader.handlers, "_handlers", {}).values()):
         pool = getattr(handler, "_pool", None)
         if (
             pool is not None and getattr(pool, "maxPersistentPerHost", None) == 0
         ):  # "no limit" is unknown to Twisted
             pool.maxPersistentPerHost = sys.maxsize
+
+
+def every_handler(handlers: Iterable[Any]) -> Iterator[Any]:
+    """Yield download handlers, and those that they hand requests on to."""
+    for handler in handlers:
+        yield handler
+        inner = getattr(handler, "http11", None)
+        if inner is not None:
+            yield inner
 
 
 def let_pass(

@@ -17,6 +17,7 @@ from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import build_from_crawler, load_object
 from scrapy.utils.python import global_object_name
 
+from netspy_scrapy import downloader
 from netspy_scrapy.addon import Addon
 from netspy_scrapy.commands.page import is_secret
 from netspy_scrapy.commands.sites import Start, delay_text
@@ -304,6 +305,7 @@ class _Examination:
 
     def _policy_of_crawl(self) -> Iterator[tuple[str, str, str]]:
         settings = self._after
+        yield "fetched by", downloader.shown(settings), "NETSPY_DOWNLOADER"
         timeout = read_number(settings, "DOWNLOAD_TIMEOUT", unit="seconds")
         yield "longest download", f"{timeout:g} s", "REQUEST_TIMEOUT"
         limits = LimitsSettings.from_settings(settings)
