@@ -32,7 +32,7 @@ from netspy_scrapy._scrapy.reactor import (
 from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine
 
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
@@ -374,21 +374,12 @@ def leave_pace_to(
 
     downloader._get_slot = paced_slot  # noqa: SLF001
     downloader.per_slot_settings = _ByHost(downloader.per_slot_settings)
-    for handler in every_handler(getattr(downloader.handlers, "_handlers", {}).values()):
+    for handler in getattr(downloader.handlers, "_handlers", {}).values():
         pool = getattr(handler, "_pool", None)
         if (
             pool is not None and getattr(pool, "maxPersistentPerHost", None) == 0
         ):  # "no limit" is unknown to Twisted
             pool.maxPersistentPerHost = sys.maxsize
-
-
-def every_handler(handlers: Iterable[Any]) -> Iterator[Any]:
-    """Yield download handlers, and those that they hand requests on to."""
-    for handler in handlers:
-        yield handler
-        inner = getattr(handler, "http11", None)
-        if inner is not None:
-            yield inner
 
 
 def let_pass(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -28,6 +29,7 @@ from scrapy.exceptions import (
 )
 from scrapy.http import Headers
 from scrapy.utils._download_handlers import check_stop_download, make_response
+from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.reactor import is_reactor_installed
 from scrapy.utils.ssl import _make_ssl_context
 from scrapy.utils.url import add_http_if_no_scheme
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response
+
+logger = logging.getLogger(__name__)
 
 #: Seconds that a connection is kept for the next request, as Twisted keeps it: a domain with a
 #: long delay is not greeted anew for each page.
@@ -60,6 +64,7 @@ _OF_CONNECTION = frozenset(
         b"transfer-encoding", b"upgrade",
     }
 )  # fmt: skip
+_LONGEST_REASON = 200
 _PROXY_AUTH = b"Proxy-Authorization"
 _USED = "netspy_used"
 
@@ -72,17 +77,22 @@ class AiohttpDownloadHandler(scrapys.AiohttpDownloadHandler):
     nobody else waits for; only the scheduler bounds the number of connections; a request is sent a
     second time by itself only over a connection that had been used before; an answer without a body
     is not refused for its Content-Length. What aiohttp cannot send (a header that is not UTF-8, a
-    ``bindaddress`` of one request) goes by ``http11``.
+    ``bindaddress`` of one request) goes by ``http11``, and so does all for a site whose answer
+    aiohttp cannot read: the other one skips bad lines of a head, as browsers do.
     """
 
-    # Said by Scrapy at each start, of a handler that somebody chose.
+    # Scrapy says so at each start; here it was chosen, or proved by the tests.
     experimental = False
+    # CrawlerProcess makes all others before its loop runs, which the session needs.
+    lazy = True
 
     def __init__(self, crawler: Crawler) -> None:
         # Past Scrapy's own constructor, whose session could not be told all of this.
         super(scrapys.AiohttpDownloadHandler, self).__init__(crawler)
         has_reactor = is_reactor_installed()
         self.http11 = HTTP11DownloadHandler.from_crawler(crawler) if has_reactor else None
+        self._unreadable: set[str] = set()
+        """Sites whose answers aiohttp cannot read."""
         self._ssl_context = _make_ssl_context(crawler.settings)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -104,14 +114,23 @@ class AiohttpDownloadHandler(scrapys.AiohttpDownloadHandler):
 
     async def download_request(self, request: Request) -> Response:
         """Download a page."""
-        if self.http11 is not None and "bindaddress" in request.meta:
-            return await self.http11.download_request(request)
+        http11 = self.http11
+        if http11 is None:
+            return await super().download_request(request)
+        site = urlparse_cached(request).netloc
+        if site in self._unreadable or "bindaddress" in request.meta:
+            return await http11.download_request(request)
         try:
             return await super().download_request(request)
         except _NotSendableError:
-            if self.http11 is None:
+            pass
+        except _NotReadableError as exc:
+            self._unreadable.add(site)
+            logger.info("%s: aiohttp cannot read it, http11 fetches from there: %s", site, exc,
+                        extra={"spider": self.crawler.spider})  # fmt: skip
+            if request.method not in _REPEATABLE or request.body:
                 raise
-        return await self.http11.download_request(request)
+        return await http11.download_request(request)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -160,15 +179,24 @@ class AiohttpDownloadHandler(scrapys.AiohttpDownloadHandler):
         except aiohttp.ClientConnectorError as exc:
             raise DownloadConnectionRefusedError(str(exc)) from exc
         except aiohttp.ClientError as exc:
-            raise DownloadFailedError(f"{type(exc).__name__}: {exc}") from exc
+            kind = DownloadFailedError
+            if type(exc) is aiohttp.ClientResponseError:
+                kind = _NotReadableError
+            raise kind(_described(exc)) from exc
 
     async def _read_response(self, response: scrapys._ClientResponse, request: Request) -> Response:
-        if request.method != "HEAD" and response.status not in _BODILESS:
+        is_bodiless = request.method == "HEAD" or response.status in _BODILESS
+        length = 0 if is_bodiless else response.content_length or 0
+        limit = request.meta.get("download_maxsize", self._default_maxsize)
+        if not is_bodiless and not 0 < limit < length:
             return await super()._read_response(response, request)
+        # Who listens hears of it before Scrapy's own limit ends the download.
         headers = self._extract_headers(response)
         stop = check_stop_download(
-            signals.headers_received, self.crawler, request, headers=headers, body_length=0
+            signals.headers_received, self.crawler, request, headers=headers, body_length=length
         )
+        if stop is None and not is_bodiless:
+            return await super()._read_response(response, request)
         arguments = self._build_base_response_args(response, request, headers)
         return make_response(**arguments, stop_download=stop)
 
@@ -197,8 +225,15 @@ class _NotSendableError(ValueError):
     """A request has a header that aiohttp cannot send as it is."""
 
 
+class _NotReadableError(DownloadFailedError):
+    """An answer is no HTTP that aiohttp understands."""
+
+
 class _Request(aiohttp.ClientRequest):
     """Knows whether its connection had been used before."""
+
+    # Who sends no "Content-Length: 0" where there is no body: as Twisted, all but POST and PUT.
+    GET_METHODS = aiohttp.ClientRequest.GET_METHODS | {"DELETE", "PATCH"}
 
     reused = False
 
@@ -223,7 +258,7 @@ async def _send(request: Any, handler: ClientHandlerType) -> aiohttp.ClientRespo
             raise
         except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as exc:
             if not request.reused or request.method not in _REPEATABLE or request.body:
-                raise DownloadFailedError(f"{type(exc).__name__}: {exc}") from exc
+                raise DownloadFailedError(_described(exc)) from exc
 
 
 class _ReactorResolver(AbstractResolver):
@@ -297,6 +332,11 @@ def _sendable(headers: Headers) -> list[tuple[str, str]]:
                 raise _NotSendableError(f"{name!r} has control characters")
             pairs.append((name.decode("latin-1"), text))
     return pairs
+
+
+def _described(exc: Exception) -> str:
+    # What cannot be read is part of the text, megabytes of it if need be.
+    return f"{type(exc).__name__}: {str(exc)[:_LONGEST_REASON]}"
 
 
 @lru_cache(maxsize=64)

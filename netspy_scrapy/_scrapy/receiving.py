@@ -14,7 +14,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from twisted.internet.defer import maybeDeferred
 
 from netspy_scrapy import stats as keys
-from netspy_scrapy._scrapy import CANCELLED, engine_of, every_handler
+from netspy_scrapy._scrapy import CANCELLED, engine_of
 from netspy_scrapy.budget import Body, Budget
 from netspy_scrapy.logs import shown
 
@@ -163,8 +163,8 @@ class Bodies:
             handler = handlers._get_handler(urlparse_cached(request).scheme)  # noqa: SLF001
             if handler is not None and id(handler) not in watched_handlers:
                 watched_handlers.add(id(handler))
-                for one in every_handler([handler]):
-                    self._watch(one)
+                self._watch(handler)
+                self._watch(getattr(handler, "http11", None))  # what ours hands requests on to
             return await self._receive(download, request)
 
         downloader.fetch = watched_fetch

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import scrapy
 import scrapy.exceptions
+from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_reactor_installed
 
 import netspy_scrapy as mw
@@ -61,7 +62,7 @@ def test_the_chosen_handler_fetches(site: Any, downloader: str) -> None:
     spider = fetch(site.url("/page/1"))
 
     handlers = spider.crawler.engine.downloader.handlers
-    names = {type(handlers._get_handler(one)).__name__ for one in ("http", "https")}
+    names = {load_object(handlers._schemes[one]).__name__ for one in ("http", "https")}
     expected = {"http11": "HTTP11DownloadHandler", "aiohttp": "AiohttpDownloadHandler"}
     assert names == {expected[downloader]}
     assert [one.status for one in spider.pages] == [200]
@@ -94,11 +95,42 @@ def test_failures_have_one_name_and_are_fetched_again(site: Any) -> None:
     assert len(spider.errors) == len(expected)
     assert {line["url"] for line in dumped()} == set(expected)
     assert {line["attempts"] for line in dumped()} == {2}
-    for path in ("/close", "/reset", "/hang", "/drip", "/truncate", "/garbage"):
+    for path in ("/close", "/reset", "/hang", "/drip", "/truncate"):
         assert site.hits(path) == 2
+    assert site.hits("/garbage") <= 3  # what aiohttp cannot read, http11 is asked to
     if hasattr(scrapy.exceptions, "DownloadFailedError"):  # from Scrapy 2.15 on
         names = {url: line["reason"].partition(":")[0] for line in dumped() for url in [line["url"]]}
         assert names == expected
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
+
+
+@each
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HEAD + b"this is no header\r\nContent-Length: 4\r\n\r\npage",
+        HEAD + b"Content-Length: 4\r\nConnection: close\r\n\r\npage and more of it",
+        HEAD + b"\r\npage",
+        HEAD.replace(b"\r", b"") + b"Content-Length: 4\n\npage",
+        b"HTTP/1.0 200\r\n\r\npage",
+    ],
+    ids=["no colon", "more", "no length", "no returns", "old"],
+)
+def test_answers_in_bad_http(answer: bytes) -> None:
+    """What browsers read is read, and the site is asked by what can read it from then on."""
+
+    def bad(connection: Any, number: int) -> None:
+        wire.heads.append(head_of(connection))
+        connection.sendall(answer)
+
+    with Wire(bad) as wire:
+        spider = fetch(*(wire.url(f"/{n}") for n in range(3)))
+
+    assert [page.body for page in spider.pages] == [b"page"] * 3
+    assert len(wire.heads) <= 4
+    assert netspy_stats(spider.crawler) == {}
 
 
 @each
@@ -169,12 +201,17 @@ def sent(site: Any, *requests: Any) -> Any:
         spider = fetch(*requests)
         arrived = [(one.method, one.path, one.host, one.headers, one.body) for one in site.log()]
         pages = [
-            (one.url, one.status, dict(one.headers), one.body, one.protocol, one.ip_address)
+            (one.url, one.status, dict(one.headers), content(one), one.protocol, one.ip_address)
             for one in spider.pages
         ]
         return arrived, pages, [type(one) for one in spider.errors]
 
     return both
+
+
+def content(page: Any) -> Any:
+    """Return a body; of an echo what it says, for the order of headers is the handler's own."""
+    return page.json() if page.headers[b"Content-Type"] == b"application/json" else page.body
 
 
 def install(site: Any) -> None:
@@ -217,6 +254,8 @@ def test_requests_and_answers_are_the_same(site: Any, compared: Any) -> None:
     for one, other in zip(old[0], new[0], strict=True):
         assert other == one
     for one, other in zip(old[1], new[1], strict=True):
+        if one[1] == 204:  # Twisted says of what is not there that it is 0 bytes long
+            assert one[2].pop(b"Content-Length") == [b"0"]
         assert other == one
     assert new[2] == old[2]
 
@@ -289,14 +328,14 @@ class Names:
         self.asked: list[str] = []
 
     def resolveHostName(  # noqa: N802
-        self, receiver: Any, host: str, port: int = 0, *_: Any, **__: Any
+        self, receiver: Any, host: str, portNumber: int = 0, *_: Any, **__: Any  # noqa: N803
     ) -> Any:
         from twisted.internet.address import IPv4Address
 
         self.asked.append(host)
         receiver.resolutionBegan(self)
         if host == "shop.example":
-            receiver.addressResolved(IPv4Address("TCP", "127.0.0.1", port))
+            receiver.addressResolved(IPv4Address("TCP", "127.0.0.1", portNumber))
         receiver.resolutionComplete()
         return self
 
