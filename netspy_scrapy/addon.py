@@ -16,6 +16,7 @@ from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
 from netspy_scrapy import downloader
+from netspy_scrapy._scrapy.quick import HeardLogFormatter
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
@@ -273,6 +274,8 @@ class Addon:
             settings.set("CONCURRENT_ITEMS", _CONCURRENT_ITEMS, "addon")
 
     def _install_extensions(self, settings: BaseSettings) -> None:
+        if not user_set(settings, "LOG_FORMATTER"):
+            settings.set("LOG_FORMATTER", HeardLogFormatter, "addon")
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)

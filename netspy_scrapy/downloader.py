@@ -1,4 +1,4 @@
-"""NETSPY_DOWNLOADER: what fetches pages, Scrapy's handler for HTTP/1.1 or its handler for aiohttp."""
+"""NETSPY_DOWNLOADER: whether aiohttp fetches pages, or Scrapy's usual handler."""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
 ::
 
-    python benchmarks/capabilities/run.py [--pages 2000] [--runs 5] [--only "NAME;..."] [--json FILE]
+    python benchmarks/capabilities/run.py [--pages 2000] [--runs 5] [--only "A;B"] [--json FILE]
 
-One host, 1 KB pages without latency, concurrency 32, CONCURRENT_ITEMS 4 everywhere. Each capability
-is switched on alone, beside a crawl that is the same without it; both take turns, every second round
-backwards, and the cost is the median of the differences within a round. "The same once more" shows
-how far two equal crawls are apart.
+One host, 1 KB pages without latency, concurrency 32, CONCURRENT_ITEMS 4 everywhere. Each
+capability is switched on alone, beside a crawl that is the same without it; both take turns, every
+second round backwards, and the cost is the median of the differences within a round. "The same once
+more" shows how far two equal crawls are apart.
 """
 
 from __future__ import annotations

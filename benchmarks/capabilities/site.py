@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from origin import Connection, Server, main  # noqa: E402
+from origin import Connection, Server, main
 
 ETAG = b'"1"'
 

@@ -35,7 +35,7 @@ from scrapy.utils.ssl import _make_ssl_context
 from scrapy.utils.url import add_http_if_no_scheme
 from twisted.internet.interfaces import IResolutionReceiver
 from yarl import URL
-from zope.interface import implementer
+from zope.interface import implementer  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -129,7 +129,7 @@ class AiohttpDownloadHandler(scrapys.AiohttpDownloadHandler):
             logger.info("%s: aiohttp cannot read it, http11 fetches from there: %s", site, exc,
                         extra={"spider": self.crawler.spider})  # fmt: skip
             if request.method not in _REPEATABLE or request.body:
-                raise
+                raise DownloadFailedError(str(exc)) from exc
         return await http11.download_request(request)
 
     async def close(self) -> None:
@@ -148,10 +148,11 @@ class AiohttpDownloadHandler(scrapys.AiohttpDownloadHandler):
         proxy_headers = None
         if proxy:
             proxy = add_http_if_no_scheme(proxy)
-            if url.scheme == "https" and _PROXY_AUTH in request.headers:
+            credentials = request.headers.get(_PROXY_AUTH)
+            if url.scheme == "https" and credentials:
                 # The tunnel's affair, and not the site's.
                 name = _PROXY_AUTH.decode()
-                proxy_headers = {name: request.headers[_PROXY_AUTH].decode("latin-1")}
+                proxy_headers = {name: credentials.decode("latin-1")}
                 headers = [pair for pair in headers if pair[0] != name]
         try:
             async with await self._session.request(
@@ -179,10 +180,9 @@ class AiohttpDownloadHandler(scrapys.AiohttpDownloadHandler):
         except aiohttp.ClientConnectorError as exc:
             raise DownloadConnectionRefusedError(str(exc)) from exc
         except aiohttp.ClientError as exc:
-            kind = DownloadFailedError
-            if type(exc) is aiohttp.ClientResponseError:
-                kind = _NotReadableError
-            raise kind(_described(exc)) from exc
+            if type(exc) is aiohttp.ClientResponseError and self.http11 is not None:
+                raise _NotReadableError(_described(exc)) from exc
+            raise DownloadFailedError(_described(exc)) from exc
 
     async def _read_response(self, response: scrapys._ClientResponse, request: Request) -> Response:
         is_bodiless = request.method == "HEAD" or response.status in _BODILESS
@@ -225,7 +225,7 @@ class _NotSendableError(ValueError):
     """A request has a header that aiohttp cannot send as it is."""
 
 
-class _NotReadableError(DownloadFailedError):
+class _NotReadableError(Exception):
     """An answer is no HTTP that aiohttp understands."""
 
 

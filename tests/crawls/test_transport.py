@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import scrapy
 import scrapy.exceptions
+from scrapy.core.downloader.handlers import http11
 from scrapy.utils.misc import load_object
 from scrapy.utils.reactor import is_reactor_installed
 
@@ -17,6 +18,9 @@ from tests import crawling
 from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats, rows
 from tests.pipelines.elastic_stub import make_certificate
 from tests.servers.wire import PAGE, Tunnel, Wire, head_of
+
+#: Scrapy 2.19 or newer.
+IS_LATE = hasattr(http11, "_LenientHTTP11ClientFactory")
 
 each = pytest.mark.usefixtures("downloader")
 
@@ -99,7 +103,7 @@ def test_failures_have_one_name_and_are_fetched_again(site: Any) -> None:
         assert site.hits(path) == 2
     assert site.hits("/garbage") <= 3  # what aiohttp cannot read, http11 is asked to
     if hasattr(scrapy.exceptions, "DownloadFailedError"):  # from Scrapy 2.15 on
-        names = {url: line["reason"].partition(":")[0] for line in dumped() for url in [line["url"]]}
+        names = {line["url"]: line["reason"].partition(":")[0] for line in dumped()}
         assert names == expected
 
 
@@ -107,6 +111,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
 
 
 @each
+@pytest.mark.skipif(not IS_LATE, reason="this Scrapy fails at bad lines of a head")
 @pytest.mark.parametrize(
     "answer",
     [
@@ -305,6 +310,7 @@ def test_concurrency_is_what_the_settings_say(site: Any) -> None:
 
 
 @each
+@pytest.mark.skipif(not IS_LATE, reason="DOWNLOAD_BIND_ADDRESS came later")
 def test_the_address_of_one_request() -> None:
     """``bindaddress`` in meta says from which address a request comes."""
     peers: list[str] = []
@@ -328,7 +334,11 @@ class Names:
         self.asked: list[str] = []
 
     def resolveHostName(  # noqa: N802
-        self, receiver: Any, host: str, portNumber: int = 0, *_: Any, **__: Any  # noqa: N803
+        self,
+        receiver: Any,
+        host: str,
+        portNumber: int = 0,  # noqa: N803
+        **_: Any,
     ) -> Any:
         from twisted.internet.address import IPv4Address
 
