@@ -126,10 +126,10 @@ class _Hooks:
 
 def _check(method: Any, answer: Any, *kinds: type[Any]) -> None:
     if not isinstance(answer, kinds):
-        allowed = "Response or Request" if type(None) not in kinds else "None, Response or Request"
-        raise _InvalidOutput(
-            f"Middleware {method.__qualname__} must return {allowed}, got {type(answer)}"
-        )
+        may_be_none = type(None) in kinds
+        allowed = "None, Response or Request" if may_be_none else "Response or Request"
+        found = type(answer).__name__ if may_be_none else type(answer)
+        raise _InvalidOutput(f"Middleware {method.__qualname__} must return {allowed}, got {found}")
 
 
 class HeardLogFormatter(LogFormatter):
