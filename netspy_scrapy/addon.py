@@ -60,6 +60,7 @@ from netspy_scrapy.settings import (
     SinkSettings,
     StatusSettings,
     deciding,
+    is_kind_of,
     read_bool,
     read_codes,
     read_int,
@@ -215,7 +216,7 @@ class Addon:
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
-            if _is_kind_of(settings["SCHEDULER"], Scheduler):
+            if is_kind_of(settings["SCHEDULER"], Scheduler):
                 self._install_queue(settings)
             else:
                 ours = "netspy_scrapy.redis.scheduler.RedisScheduler"
@@ -237,7 +238,7 @@ class Addon:
                     f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}: DEDUP_FILTER does "
                     "nothing"
                 )
-        elif _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+        elif is_kind_of(settings["SCHEDULER"], RedisScheduler):
             settings.set("DUPEFILTER_CLASS", RedisRequestFilter, "addon")
         elif settings.getpriority("DEDUP_FILTER") is not None:
             settings.set("DUPEFILTER_CLASS", RequestFilter, "addon")
@@ -245,7 +246,7 @@ class Addon:
     def _install_queue(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER_PRIORITY_QUEUE"):
             queue = settings["SCHEDULER_PRIORITY_QUEUE"]
-            if not _is_kind_of(queue, ReadyQueue):
+            if not is_kind_of(queue, ReadyQueue):
                 self.notes.append(
                     f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest "
                     "(Retry-After, backoff, circuit), and one that waits holds download slots"
@@ -303,7 +304,7 @@ class Addon:
         if dedup.items and dedup.shared:
             RedisSettings.from_settings(settings)
             driver("DEDUP_FILTER", dedup.kind)
-        if _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+        if is_kind_of(settings["SCHEDULER"], RedisScheduler):
             QueueSettings.from_settings(settings)
             RedisSettings.from_settings(settings)
             driver("SCHEDULER", _name(settings["SCHEDULER"]))
@@ -439,11 +440,6 @@ def _pipeline(one: Any) -> Any:
         hint = f" (did you mean {near[0]}?)" if near else ""
         allowed = f"the path of a class that can be imported{hint}; {exc}"
         raise ConfigError("ITEM_PIPELINES", one, allowed) from exc
-
-
-def _is_kind_of(one: Any, cls: type) -> bool:
-    # issubclass() would ask Scrapy's metaclass, which takes all that looks like a scheduler.
-    return cls in getattr(load_object(one), "__mro__", ())
 
 
 def _is_ours(one: Any, cls: type) -> bool:

@@ -22,6 +22,7 @@ from netspy_scrapy.settings.fetching import (
 )
 from netspy_scrapy.settings.reading import (
     deciding,
+    is_kind_of,
     read_bool,
     read_choice,
     read_codes,
@@ -66,6 +67,7 @@ __all__ = [
     "SinkSettings",
     "StatusSettings",
     "deciding",
+    "is_kind_of",
     "is_success",
     "read_bool",
     "read_choice",
