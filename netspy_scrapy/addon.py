@@ -200,9 +200,7 @@ class Addon:
 
     def _install_downloader(self, settings: BaseSettings) -> None:
         self.notes += downloader.install(settings)
-        # Other starters have made the loop before they ask add-ons.
-        if getattr(self._crawler, "_init_reactor", False):
-            downloader.choose_loop(settings, "addon")
+        downloader.choose_loop(settings, "addon")
 
     def _install_incremental(self, settings: BaseSettings) -> None:
         incremental = IncrementalSettings.from_settings(settings)

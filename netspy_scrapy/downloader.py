@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import scrapy
 from scrapy.settings import default_settings
+from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 from scrapy.utils.reactor import is_reactor_installed
 
@@ -55,6 +56,14 @@ def missing() -> str | None:
         )
     if find_spec("aiohttp") is None:
         return "aiohttp to be installed (pip install 'netspy-scrapy[fast]'), or \"http11\""
+    try:
+        load_object(HANDLER)
+    except (ImportError, AttributeError, NameError) as exc:
+        # Both are private to Scrapy, or young: another version may have them otherwise.
+        return (
+            f'"http11" with Scrapy {scrapy.__version__} and the aiohttp that is installed, in '
+            f"which something is missing: {exc}"
+        )
     return None
 
 
@@ -90,12 +99,17 @@ def shown(settings: BaseSettings) -> str:
 def choose_loop(settings: BaseSettings, priority: str | int) -> None:
     """Let the loop that is yet to be made be uvloop's, if that is installed and nobody chose one.
 
-    Beside aiohttp it saves a good part of the time that a page costs.
+    Beside aiohttp, and only if that was asked for by name: a process that forks after a run of
+    uvloop's loses the child to a fault in it, which nobody should meet unasked. Where the loop is
+    there by now, it stays what it is, whatever was chosen here before.
     """
-    if (
-        not user_set(settings, "ASYNCIO_EVENT_LOOP")
-        and settings["ASYNCIO_EVENT_LOOP"] is None
-        and not is_reactor_installed()
+    if user_set(settings, "ASYNCIO_EVENT_LOOP"):
+        return
+    if is_reactor_installed():
+        settings.set("ASYNCIO_EVENT_LOOP", None, priority)
+    elif (
+        settings.getbool("TWISTED_REACTOR_ENABLED", True)
+        and settings[SETTING] == "aiohttp"
         and find_spec("uvloop") is not None
         and is_aiohttp(settings)
     ):

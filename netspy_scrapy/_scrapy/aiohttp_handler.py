@@ -17,6 +17,7 @@ from urllib.parse import urldefrag
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_middlewares import ClientHandlerType  # noqa: TC002 - tells an aiohttp < 3.12
 from scrapy import signals
 from scrapy.core.downloader.handlers import _aiohttp as scrapys
 from scrapy.core.downloader.handlers.http11 import HTTP11DownloadHandler
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiohttp.abc import ResolveResult
-    from aiohttp.client_middlewares import ClientHandlerType
     from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.http import Response

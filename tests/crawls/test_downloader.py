@@ -104,6 +104,16 @@ def test_a_missing_aiohttp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert handlers(Facade, {}) == {}
 
 
+@needs_aiohttp
+def test_parts_that_changed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Scrapy or aiohttp that this package does not know: "auto" does without, and all goes on."""
+    monkeypatch.setattr(downloader, "HANDLER", "netspy_scrapy._scrapy.aiohttp_handler.Gone")
+
+    with pytest.raises(mw.ConfigError, match=r"something is missing.*Gone"):
+        crawl(PlainSpider, {"NETSPY_DOWNLOADER": "aiohttp"})
+    assert handlers(Facade, {}) == {}
+
+
 @pytest.mark.parametrize("value", ["httpx", "", 1, None])
 def test_a_wrong_value_is_named(value: Any) -> None:
     """The error says what is allowed."""
@@ -148,6 +158,16 @@ process.start()
 """
 
 
+BOTH = """
+from scrapy.crawler import CrawlerProcess
+process = CrawlerProcess()
+crawlers = [process.create_crawler(one) for one in (Plain, Own)]  # before there is a loop
+for one in crawlers:
+    process.crawl(one)
+process.start()
+"""
+
+
 def loops(site: Any, folder: Path, way: str, settings: str = "") -> list[str]:
     """Run a script; return the modules of the loops that its callbacks ran in."""
     path = folder / "spider.py"
@@ -163,16 +183,17 @@ def loops(site: Any, folder: Path, way: str, settings: str = "") -> list[str]:
 
 @needs_uvloop
 def test_uvloop_runs_where_nobody_chose_a_loop(site: Any, folder: Path) -> None:
-    """start(), also a second one, and CrawlerProcess use it beside aiohttp."""
-    assert loops(site, folder, START) == ["uvloop", "uvloop"]
+    """start(), also a second one, and CrawlerProcess use it beside aiohttp that was asked for."""
+    asked = '"NETSPY_DOWNLOADER": "aiohttp"'
+
+    assert loops(site, folder, START, asked) == ["uvloop", "uvloop"]
     assert loops(site, folder, PROCESS) == ["uvloop"]
 
 
 def test_a_loop_that_is_chosen_stays(site: Any, folder: Path) -> None:
-    """ASYNCIO_EVENT_LOOP counts; beside http11 the loop is asyncio's."""
+    """ASYNCIO_EVENT_LOOP counts; where aiohttp is not asked for by name the loop is asyncio's."""
     chosen = '"ASYNCIO_EVENT_LOOP": "asyncio.SelectorEventLoop"'
 
     assert loops(site, folder, START, chosen) == ["asyncio.unix_events"] * 2
-    assert loops(site, folder, START, '"NETSPY_DOWNLOADER": "http11"') == [
-        "asyncio.unix_events"
-    ] * 2  # fmt: skip
+    assert loops(site, folder, BOTH) == ["asyncio.unix_events"] * 2
+    assert loops(site, folder, START) == ["asyncio.unix_events"] * 2
