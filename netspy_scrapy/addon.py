@@ -30,6 +30,10 @@ from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
+from netspy_scrapy.extensions.exit_status import ExitStatus
+from netspy_scrapy.extensions.progress import Progress
+from netspy_scrapy.extensions.prometheus import PrometheusEndpoint, client
+from netspy_scrapy.extensions.report import RunReport
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -40,6 +44,7 @@ from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.redis.settings import QueueSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
+from netspy_scrapy.report.file import ReportFile
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
@@ -59,6 +64,7 @@ from netspy_scrapy.settings import (
     RuntimeSettings,
     SinkSettings,
     StatusSettings,
+    WatchSettings,
     deciding,
     is_kind_of,
     read_bool,
@@ -108,6 +114,8 @@ _START_ORDER = 10
 #: Before StartSpiderMiddleware: they are not what the spider starts with.
 _REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
+#: Before the others: its line is gone when they have something to say at the end.
+_PROGRESS_ORDER = -1
 _RUNTIME_ORDER = 0
 _CALLBACKS_ORDER = 0
 _INTAKE_ORDER = 1
@@ -277,7 +285,17 @@ class Addon:
             settings.set("LOG_FORMATTER", HeardLogFormatter, "addon")
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
+        name = CrawlContext.of(self._crawler).spider_name
+        if ReportFile.from_settings(settings, name) is not None:
+            _add(settings, "EXTENSIONS", RunReport, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        _add(settings, "EXTENSIONS", ExitStatus, _SUMMARY_ORDER)
+        watch = WatchSettings.from_settings(settings)
+        if watch.progress:
+            _add(settings, "EXTENSIONS", Progress, _PROGRESS_ORDER)
+        if watch.prometheus_port:
+            client(watch.prometheus_port)
+            _add(settings, "EXTENSIONS", PrometheusEndpoint, _SUMMARY_ORDER)
         self._install_rendering(settings)
         if read_int(settings, "NETSPY_CALLBACK_THREADS"):
             _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
@@ -295,7 +313,7 @@ class Addon:
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
             PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
-            IncrementalSettings,
+            IncrementalSettings, WatchSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)

@@ -14,7 +14,7 @@ from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.pipelines.csv import CsvPipeline
 from netspy_scrapy.pipelines.sqlite import SqlitePipeline
-from netspy_scrapy.settings import read_text, user_set
+from netspy_scrapy.settings import ReportSettings, read_text, user_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +39,8 @@ class Outputs:
         self._settings = settings
 
     def find(self) -> list[Output]:
-        """Return sinks, feeds and dumps."""
-        return [*self._pipelines(), *self._feeds(), *self._dumps()]
+        """Return sinks, feeds, dumps, and the report if one is wanted."""
+        return [*self._pipelines(), *self._feeds(), *self._dumps(), *self._report()]
 
     def _pipelines(self) -> Iterator[Output]:
         name = "ITEM_PIPELINES"
@@ -76,6 +76,10 @@ class Outputs:
     def _dumps(self) -> Iterator[Output]:
         yield self._path_output("rows not stored", "FAILED_ITEM_PATH")
         yield self._path_output("requests that failed", "FAILED_REQUEST_PATH")
+
+    def _report(self) -> Iterator[Output]:
+        if ReportSettings.from_settings(self._settings).template:
+            yield self._path_output("page about the run", "NETSPY_REPORT")
 
     def _path_output(self, name: str, setting: str, *, is_folder: bool = False) -> Output:
         try:

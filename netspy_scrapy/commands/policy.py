@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
 #: Settings that are shown with what is written there.
-_PATHS = ("SQLITE_PATH", "CSV_OUTPUT_DIR", "FAILED_ITEM_PATH", "FAILED_REQUEST_PATH")
+_PATHS = (
+    "SQLITE_PATH", "CSV_OUTPUT_DIR", "FAILED_ITEM_PATH", "FAILED_REQUEST_PATH", "NETSPY_REPORT",
+)  # fmt: skip
 _KIB = 1024
 
 

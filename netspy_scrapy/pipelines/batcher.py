@@ -145,13 +145,15 @@ class Batcher:
             self._stats.inc_value(keys.OUTAGES.format(sink=self.name))
 
     @property
+    def held(self) -> int:
+        """How many rows the sink has taken and not yet stored or dumped."""
+        return self._rows + self._rows_in_flight
+
+    @property
     def is_full(self) -> bool:
         """Whether the sink holds as much as it may: who brings more has to wait."""
         held = self._bytes + self._bytes_in_flight
-        return (
-            self._rows + self._rows_in_flight >= self._row_bound
-            or 0 < self._settings.max_bytes <= held
-        )
+        return self.held >= self._row_bound or 0 < self._settings.max_bytes <= held
 
     def accept(self, row: Row) -> Awaitable[None] | None:
         """Take *row*; return something to await if the sink is full, else None."""
@@ -238,13 +240,21 @@ class Batcher:
             for group in groups
             for row in group.rows
         ]
-        if records:
-            try:
-                self._dump.append(records)
-            except DumpError as exc:
-                logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
-                return 0
+        if not records:
+            return 0
+        try:
+            self._dump.append(records)
+        except DumpError as exc:
+            logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
+            self._count_all(groups, keys.ROWS_LOST, "lost")
+            return 0
+        self._count_all(groups, keys.ROWS_DUMPED, "dumped")
         return len(records)
+
+    def _count_all(self, groups: list[_Group], key: str, what: str) -> None:
+        for group in groups:
+            self._stats.inc_value(key.format(sink=self.name), len(group.rows))
+            self._count(group, what, len(group.rows))
 
     def _count(self, group: _Group, what: str, rows: int) -> None:
         self.tables.setdefault(group.table, Counter())[what] += rows
@@ -395,6 +405,8 @@ class Batcher:
                 if not owed:
                     return refused, {}
             except Exception as exc:
+                if self.is_given_up:  # it was cancelled, and what it held is dumped
+                    raise asyncio.CancelledError from exc
                 # A user's sink may raise anything.
                 logger.debug("A sink raised", exc_info=True)
                 return refused | dict.fromkeys(owed, f"{type(exc).__name__}: {exc}"), {}

@@ -47,6 +47,7 @@ from netspy_scrapy.settings.table import (
     UNSUPPORTED,
     Setting,
 )
+from netspy_scrapy.settings.watching import ReportSettings, WatchSettings
 
 __all__ = [
     "SETTINGS",
@@ -60,12 +61,14 @@ __all__ = [
     "PaceSettings",
     "PolitenessSettings",
     "RenderSettings",
+    "ReportSettings",
     "RetrySettings",
     "RobotsSettings",
     "RuntimeSettings",
     "Setting",
     "SinkSettings",
     "StatusSettings",
+    "WatchSettings",
     "deciding",
     "is_kind_of",
     "is_success",

@@ -23,6 +23,7 @@ from scrapy.utils.ossignal import install_shutdown_handlers, signal_names
 from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError, SinkFailedError, SpiderError
 from netspy_scrapy.extensions.runtime import Runtime
@@ -50,24 +51,26 @@ _IMPORTERS = frozenset(
 )
 
 
-def run(spider: AirSpider) -> None:
-    """Run *spider* until it is done.
+def run(spider: AirSpider) -> int:
+    """Run *spider* until it is done; return the exit status that the run deserves.
 
     Raises what kept the crawl from starting, what ``start_requests`` raised (once what it had
     yielded is done), and :exc:`SinkFailedError` if rows were lost.
     """
     if _is_being_imported_to_run():
         logger.debug("%s.start() is left to the command that runs it", type(spider).__name__)
-        return
+        return 0
     if host.is_within_a_crawl():
         raise SpiderError(
             f"{type(spider).__name__}.start() is called by the code of a spider that is running: "
             "it would wait for itself. Call it after that start()"
         )
+    one = _Run(spider)
     if _loop_is_running():
-        _Run(spider).in_thread()
+        one.in_thread()
     else:
-        _Run(spider).here()
+        one.here()
+    return one.status
 
 
 class _Run:
@@ -80,6 +83,8 @@ class _Run:
         if not self._settings.getbool("TWISTED_REACTOR_ENABLED", True):
             raise ConfigError("TWISTED_REACTOR_ENABLED", False, "True for MySpider().start()")
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.status = 0
+        """The exit status, once it is done."""
         self._task: asyncio.Task[None] | None = None
         self._runner: AsyncCrawlerRunner | None = None
         self._crawler: Crawler | None = None
@@ -143,6 +148,8 @@ class _Run:
         if self._spider.netspy_start_error is not None:
             raise self._spider.netspy_start_error
         _raise_if_lost(crawler)
+        if crawler.stats is not None:
+            self.status = crawler.stats.get_value(keys.EXIT_STATUS, 0)
 
     def _last_words(self) -> None:
         with suppress(RuntimeError):  # the crawl had no extensions yet

@@ -275,7 +275,7 @@ def test_the_summary_names_rows_in_doubt(caplog: pytest.LogCaptureFixture) -> No
     run([SinkUnavailableError("reset", in_doubt=[0, 1])])
 
     assert "! 2 rows may be stored twice" in caplog.text
-    assert "AwaySink: rows 3 stored, 0 refused, 0 dumped, 1 outages" in caplog.text
+    assert "AwaySink: rows 3 stored, 0 refused, 0 dumped, 1 outage" in caplog.text
 
 
 def test_a_replay_leaves_the_lines(capsys: pytest.CaptureFixture[str], folder: Any) -> None:
