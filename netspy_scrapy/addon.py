@@ -15,6 +15,8 @@ from scrapy.settings import SETTINGS_PRIORITIES, default_settings
 from scrapy.spidermiddlewares.httperror import HttpErrorMiddleware
 from scrapy.utils.misc import load_object
 
+from netspy_scrapy import downloader
+from netspy_scrapy._scrapy.quick import HeardLogFormatter
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dedup.request_filter import RequestFilter
 from netspy_scrapy.downloadermiddlewares.cache import ResponseCacheMiddleware
@@ -161,6 +163,7 @@ class Addon:
         self._note_unwritable(settings)
         self._mirror(settings)
         self._install_middlewares(settings)
+        self._install_downloader(settings)
         self._install_incremental(settings)
         self._install_scheduler(settings)
         self._install_pipelines(settings)
@@ -208,6 +211,10 @@ class Addon:
         ordered = CrawlContext.of(self._crawler).replay_order is not None
         if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
             _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
+
+    def _install_downloader(self, settings: BaseSettings) -> None:
+        self.notes += downloader.install(settings)
+        downloader.choose_loop(settings, "addon")
 
     def _install_incremental(self, settings: BaseSettings) -> None:
         incremental = IncrementalSettings.from_settings(settings)
@@ -280,6 +287,8 @@ class Addon:
             settings.set("CONCURRENT_ITEMS", _CONCURRENT_ITEMS, "addon")
 
     def _install_extensions(self, settings: BaseSettings) -> None:
+        if not user_set(settings, "LOG_FORMATTER"):
+            settings.set("LOG_FORMATTER", HeardLogFormatter, "addon")
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
         name = CrawlContext.of(self._crawler).spider_name

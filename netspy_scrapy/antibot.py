@@ -12,9 +12,9 @@ MAX_SIZE = 100_000
 
 #: Headers that say so themselves: name, what its value contains, whose it is.
 _HEADERS = (
-    ("cf-mitigated", b"challenge", "Cloudflare"),
-    ("x-amzn-waf-action", b"challenge", "AWS WAF"),
-    ("x-amzn-waf-action", b"captcha", "AWS WAF"),
+    (b"Cf-Mitigated", b"challenge", "Cloudflare"),
+    (b"X-Amzn-Waf-Action", b"challenge", "AWS WAF"),
+    (b"X-Amzn-Waf-Action", b"captcha", "AWS WAF"),
 )
 
 #: Texts of which all are on the page, and whose it is. Each names something that only the
@@ -40,13 +40,15 @@ def challenge_of(response: Response) -> str | None:
     """
     if not 200 <= response.status < 300:  # noqa: PLR2004
         return None
+    headers = response.headers
     for name, text, owner in _HEADERS:
-        if text in (response.headers.get(name) or b"").lower():
+        # Past their own get(), which brings the name into this form, for each page anew.
+        if any(text in value.lower() for value in dict.get(headers, name, ())):
             return owner
     body = response.body
     if len(body) > MAX_SIZE or b"<" not in body[:2000]:
         return None
     for texts, owner in _BODIES:
-        if all(text in body for text in texts):
+        if texts[0] in body and all(text in body for text in texts):
             return owner
     return None

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from netspy_scrapy.downloader import missing
+from tests import crawling
 from tests.site import Site
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -52,6 +54,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("SCRAPY_SETTINGS_MODULE", "NETSPY_SETTING"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(params=["http11", "aiohttp"])
+def downloader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the crawls of a test fetch by each of Scrapy's handlers that this Scrapy has."""
+    name: str = request.param
+    if name == "aiohttp" and (lacking := missing()):
+        pytest.skip(f"needs {lacking}")
+    monkeypatch.setattr(crawling, "DOWNLOADER", name)
+    return name
 
 
 @pytest.fixture(autouse=True)

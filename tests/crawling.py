@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 ADDON = {"ADDONS": {"netspy_scrapy.Addon": 500}}
+
+DOWNLOADER: str | None = os.environ.get("NETSPY_TEST_DOWNLOADER")
+"""NETSPY_DOWNLOADER of all crawls; the fixture ``downloader`` sets it for single tests."""
 
 
 class MemorySink(BasePipeline):
@@ -48,7 +52,10 @@ def crawl(
     spider: type[scrapy.Spider], settings: dict[str, Any] | None = None, **arguments: Any
 ) -> Crawler:
     """Run *spider* to its end and return the crawler. Nothing of ours may be deprecated."""
-    merged = Settings({**ADDON, "TELNETCONSOLE_ENABLED": False, **(settings or {})})
+    downloader = {"NETSPY_DOWNLOADER": DOWNLOADER} if DOWNLOADER else {}
+    merged = Settings(
+        {**ADDON, "TELNETCONSOLE_ENABLED": False, **downloader, **(settings or {})}
+    )  # fmt: skip
     loop = _scrapy.reactor_loop(merged)
     asyncio.set_event_loop(loop)
     runner = AsyncCrawlerRunner(merged)

@@ -11,6 +11,7 @@ import logging
 import sys
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import scrapy.exceptions
@@ -62,6 +63,10 @@ CANCELLED: tuple[type[BaseException], ...] = (
 
 #: Commands that fetch a page for a person to look at.
 _TRIALS = frozenset(f"scrapy.commands.{name}" for name in ("check", "fetch", "parse", "view"))
+
+
+#: Whether this Scrapy has a handler for aiohttp: from 2.19 on.
+HAS_AIOHTTP_HANDLER = find_spec("scrapy.core.downloader.handlers._aiohttp") is not None
 
 
 def engine_of(crawler: Crawler) -> ExecutionEngine | None:

@@ -164,6 +164,7 @@ class Bodies:
             if handler is not None and id(handler) not in watched_handlers:
                 watched_handlers.add(id(handler))
                 self._watch(handler)
+                self._watch(getattr(handler, "http11", None))  # what ours hands requests on to
             return await self._receive(download, request)
 
         downloader.fetch = watched_fetch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from netspy_scrapy import downloader
 from netspy_scrapy.commands.components import brief, path_of, short_name
 from netspy_scrapy.commands.sites import delay_text
 from netspy_scrapy.redis.options import RedisSettings
@@ -121,6 +122,7 @@ class Policy:
 
     def _policy_of_crawl(self) -> Iterator[tuple[str, str, str]]:
         settings = self._settings
+        yield "fetched by", downloader.shown(settings), "NETSPY_DOWNLOADER"
         timeout = read_number(settings, "DOWNLOAD_TIMEOUT", unit="seconds")
         yield "longest download", f"{timeout:g} s", "REQUEST_TIMEOUT"
         limits = LimitsSettings.from_settings(settings)

@@ -34,6 +34,10 @@ _PORTION_SECONDS = 0.05
 
 #: Where this package's own code is.
 _OURS = str(Path(__file__).parent.parent)
+#: Functions that run a loop, and their files.
+_LOOPS = frozenset(
+    {("_run_once", "base_events.py"), ("run", "asyncioreactor.py"), ("run", "host.py")}
+)
 #: As many places are named in a run.
 _MOST_PLACES = 20
 
@@ -180,7 +184,8 @@ def _to_blame(frame: FrameType | None) -> FrameType | None:
     """
     while frame is not None:
         name = frame.f_code.co_filename
-        if frame.f_code.co_name == "_run_once" and "asyncio" in name:
+        # What runs the loop; uvloop's own part has no frames.
+        if (frame.f_code.co_name, Path(name).name) in _LOOPS:
             return None
         libraries = ("<", sys.prefix, sys.base_prefix, _OURS)
         if "site-packages" not in name and not name.startswith(libraries):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scrapy import signals
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy._scrapy import quick
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.settings import RuntimeSettings
@@ -63,10 +64,14 @@ class Runtime:
             self._later(self._settings.max_runtime, self._time_is_up)
 
     def engine_started(self) -> None:
-        """Guard what user code raises, around all that others do to callbacks."""
+        """Guard what user code raises, around all that others do to callbacks.
+
+        And leave out what nobody needs.
+        """
         pipelines = _scrapy.item_pipelines(self._crawler)
         foreign = any(not isinstance(one, BasePipeline) for one in pipelines)
         self._context.escapes.guard(items=foreign)
+        quick.quicken(self._crawler)
 
     def spider_closed(self) -> None:
         """Stop the clock."""

@@ -92,6 +92,8 @@ class ReadyQueue:
         self._moves = 0
         self._registry = self._politeness.registry
         self._queues: dict[str, ScrapyPriorityQueue] = {}
+        self._spare: dict[str, ScrapyPriorityQueue] = {}
+        """The queue in memory that ran empty last."""
         self._ring: deque[str] = deque()
         self._in_ring: set[str] = set()
         self._heap: list[tuple[float, int, str]] = []
@@ -131,7 +133,7 @@ class ReadyQueue:
         queue = self._queues.get(domain)
         new = queue is None
         if queue is None:
-            queue = self._new_queue(domain, ())
+            queue = self._spare.pop(domain, None) or self._new_queue(domain, ())
         try:
             queue.push(request)
         except Exception:  # a disk queue cannot take it
@@ -382,6 +384,10 @@ class ReadyQueue:
 
     def _drop(self, domain: str, queue: ScrapyPriorityQueue) -> None:
         self._queues.pop(domain, None)
+        if not self._key and not len(queue):
+            # A quick site empties its queue again and again.
+            self._spare = {domain: queue}
+            return
         queue.close()
         if self._key:
             with suppress(OSError):  # the folder of a disk queue that left nothing behind

@@ -117,6 +117,11 @@ SETTINGS: dict[str, Setting] = {
         10_000,
         "queued requests above which start() and callbacks wait for the downloader; 0: never",
     ),
+    "NETSPY_DOWNLOADER": Setting(
+        "auto",
+        'what fetches pages: "http11", "aiohttp" (Scrapy 2.19 or newer), or "auto", aiohttp where '
+        "it is there",
+    ),
     "USE_SESSION": Setting(False, "netspy spiders: requests share their cookies"),
     "RANDOM_USER_AGENT": Setting(True, "a browser's User-Agent on each request"),
     # How each domain is treated

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import default_settings
 
+from netspy_scrapy import downloader
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.settings import SETTINGS, UNSUPPORTED, user_set
 
@@ -75,6 +76,7 @@ def configure(cls: type[Any], settings: BaseSettings) -> None:
     settings.setdict(translated(environment_settings(os.environ)), "project")
     settings.setdict(translated(cls.custom_settings or {}), "spider")
     settings.setdict(translated(cls.__custom_setting__ or {}), "spider")
+    downloader.choose_loop(settings, FACADE_PRIORITY)
     if not user_set(settings, "ITEM_PIPELINES"):
         settings.set("ITEM_PIPELINES", {_CONSOLE: _FIRST_PIPELINE}, FACADE_PRIORITY)
     addons = dict(settings.getdict("ADDONS"))

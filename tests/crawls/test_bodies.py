@@ -14,13 +14,14 @@ import scrapy
 import netspy_scrapy as mw
 from netspy_scrapy.budget import Body, Budget
 from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.downloader import missing
 from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats
 
 A, B = "127.0.0.1", "127.0.0.2"
 KB = 1000
 HANDLERS = {
-    "http11": {},
-    "aiohttp": "scrapy.core.downloader.handlers._aiohttp.AiohttpDownloadHandler",
+    "http11": "",
+    "aiohttp": "",
     "httpx": "scrapy.core.downloader.handlers._httpx.HttpxDownloadHandler",
 }
 
@@ -30,7 +31,9 @@ def handler(request: Any) -> dict[str, Any]:
     """The settings for each of Scrapy's download handlers that this Scrapy has."""
     path = HANDLERS[request.param]
     if not path:
-        return {}
+        if request.param == "aiohttp" and (lacking := missing()):
+            pytest.skip(f"needs {lacking}")
+        return {"NETSPY_DOWNLOADER": request.param}
     pytest.importorskip("scrapy.core.downloader.handlers._base_streaming", reason="not in Scrapy")
     pytest.importorskip(request.param)
     return {"DOWNLOAD_HANDLERS": {"http": path}}

@@ -138,6 +138,7 @@ def test_switched_off_nothing_is_asked_or_kept(site: Site) -> None:
     assert conditions(site, "/p") == [(None, None)] * 2
 
 
+@pytest.mark.usefixtures("downloader")
 @pytest.mark.parametrize(
     "etag",
     [b'W/"abc"', b'"a,b*"', b"abc", b'"\xe9\xff"', b'"' + b"x" * 500 + b'"'],

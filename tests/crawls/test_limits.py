@@ -21,6 +21,8 @@ from netspy_scrapy._scrapy.opening import MAX_LAYERS, MAX_PARTS
 from netspy_scrapy.exceptions import ContentTypeRejectedError, ResponseTooLargeError
 from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats, reason
 
+pytestmark = pytest.mark.usefixtures("downloader")
+
 MB = 1_000_000
 LIMITED = {"MAX_RESPONSE_SIZE": MB, "CIRCUIT_FAILURE_THRESHOLD": 1, "RETRY_TIMES": 2}
 

@@ -13,6 +13,8 @@ from scrapy.spidermiddlewares.httperror import HttpError
 import netspy_scrapy
 from tests.crawling import PlainSpider, crawl, dumped, netspy_stats
 
+pytestmark = pytest.mark.usefixtures("downloader")
+
 
 def test_refused_status_reaches_errback_and_dump(site: Any) -> None:
     """A 404 is a failure at once: the errback gets an HttpStatusError, the dump a line."""
