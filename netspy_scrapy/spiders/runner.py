@@ -83,6 +83,8 @@ class _Run:
         self._task: asyncio.Task[None] | None = None
         self._runner: AsyncCrawlerRunner | None = None
         self._crawler: Crawler | None = None
+        self._is_stopped = False
+        """Whether somebody wants the crawl to end, which may be before it begins."""
         self._is_cut = False
         """Whether a second signal came."""
 
@@ -130,6 +132,8 @@ class _Run:
         self._task = asyncio.ensure_future(
             self._runner.crawl(crawler, netspy_instance=self._spider)
         )
+        if self._is_stopped:
+            self._stop_soon()
         try:
             with suppress(asyncio.CancelledError):
                 await self._task
@@ -162,8 +166,10 @@ class _Run:
         name = signal_names[number]
         install_shutdown_handlers(cast("Any", self._on_second_signal))
         self._say("Received %s: stopping. Send it again to stop at once", name)
+        self.stop()
         for one in host.all_runs():
-            one.stop()
+            if one is not self:
+                one.stop()
 
     def _on_second_signal(self, number: int, _frame: FrameType | None) -> None:
         self._say("Received %s again: stopping at once", signal_names[number])
@@ -180,13 +186,14 @@ class _Run:
 
     def stop(self) -> None:
         """End the crawl soon; for any thread."""
+        self._is_stopped = True
         if self.loop is not None and self._runner is not None:
             self.loop.call_soon_threadsafe(self._stop_soon)
 
     def _stop_soon(self) -> None:
         assert self._runner is not None
         for crawler in self._runner.crawlers:
-            _scrapy.keep(crawler, crawler.stop_async())
+            _scrapy.keep(crawler, _scrapy.stop(crawler))
 
 
 def _loop_is_running() -> bool:
