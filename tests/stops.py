@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +61,7 @@ def outputs(n, make):
 
 
 def first(make):
+    print("YIELDS", flush=True)
     for n in range(FIRST):
         note("page", n)
         yield make(url(n))
@@ -162,7 +164,8 @@ class Process:
 
         def watch() -> None:
             nonlocal ended
-            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            with suppress(ChildProcessError):  # it has been waited for
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             ended = time.monotonic()
 
         watching = threading.Thread(target=watch, daemon=True)
@@ -205,11 +208,15 @@ def stopped_crawl(
     failing: bool,
     within: float = 60.0,
 ) -> Stopped:
-    """Begin a crawl, stop it *moment* seconds later, and see what became of each page."""
+    """Begin a crawl, stop it at some moment, and see what became of each page.
+
+    *moment*: seconds after it yielded its first page; below 0, so many seconds after the process
+    had begun, when the crawl may not be there yet.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spider.py").write_text(SPIDER)
     signals = HOW[how]
-    runtime = moment if signals is None else 0.0
+    runtime = abs(moment) if signals is None else 0.0
     base = site.url("").rstrip("/")
     command = [sys.executable, "spider.py", spider, base, str(time.time_ns()), str(pages),
                str(int(failing)), str(runtime)]  # fmt: skip
@@ -221,6 +228,9 @@ def stopped_crawl(
         )  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
+        if moment > 0:
+            process.stdout.readline()
+        moment = abs(moment)
         begun = time.monotonic()
         try:
             if signals is None:

@@ -60,6 +60,7 @@ class Measured(scrapy.Spider):
         crawler.signals.connect(spider.look_at_the_end, signals.spider_closed)
         spider.memory = {}
         spider.open = None
+        spider.errors = []
         return spider
 
     async def start(self):
@@ -76,7 +77,8 @@ class Measured(scrapy.Spider):
         meta = {"netspy_render": True}
         if n % 2:  # as a netspy spider's requests without a session: a context of its own
             meta["cookiejar"] = f"netspy-{n}"
-        return scrapy.Request(options.url.replace("{n}", str(n)) + "?js", callback, meta=meta)
+        return scrapy.Request(options.url.replace("{n}", str(n)) + "?js", callback, meta=meta,
+                              errback=self.failed)  # fmt: skip
 
     def plain_pages(self):
         self.begun = time.monotonic()
@@ -94,6 +96,9 @@ class Measured(scrapy.Spider):
             self.memory[self.rendered] = [
                 resident_mb([crawler]), resident_mb(children_of(crawler))
             ]  # fmt: skip
+
+    def failed(self, failure):
+        self.errors.append(repr(failure.value))
 
     def seen_plain(self, response):
         self.plain += 1
@@ -126,7 +131,8 @@ def main():
     process.start()
     spider = crawler.spider
     found = {
-        "rendered": spider.rendered, "memory": spider.memory, "open": spider.open,
+        "rendered": spider.rendered, "errors": spider.errors,
+        "memory": spider.memory, "open": spider.open,
         "plain_per_second": spider.plain / (spider.ended - spider.begun) if spider.plain else None,
     }  # fmt: skip
     print("BENCH", json.dumps(found), flush=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import Origin, in_turns, median, run_child, table, write_json  # noqa: E402
+from common import ChildError, Origin, in_turns, median, run_child, table, write_json  # noqa: E402
 
 #: MB that each may grow by from the first third on.
 FLAT = {"crawler": 15.0, "browser": 60.0}
@@ -33,7 +33,9 @@ def main():
         rendered = _crawl(
             origin, "--rendered", str(options.pages), "--marks", ",".join(map(str, marks))
         )
-        print(_memory(rendered, marks))
+        if rendered["rendered"] != options.pages:
+            raise ChildError(f"{rendered['rendered']} of {options.pages}: {rendered['errors']}")
+        print(_memory(rendered, marks), flush=True)
         speeds = {"none": [], "rendered": []}
         for _, first in in_turns(list(speeds), options.runs * 2):
             found = _crawl(origin, "--plain", str(options.plain), "--first", first)

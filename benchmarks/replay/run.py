@@ -2,12 +2,13 @@
 
 ::
 
-    python benchmarks/replay/run.py [--lines 10000,100000] [--runs 1]
+    python benchmarks/replay/run.py [--lines 10000,100000] [--only retry|start] [--bare]
 
 A dump of so many lines is replayed by ``netspy-retry --requests`` and by a crawl with
 RETRY_FAILED_ON_START against the local origin. The table shows by how much the peak of the resident
 memory rose over what it was when the spider was opened, and how long a line took. Each line's page
-yields a row; all rows must be stored, and the dump must be gone, or the benchmark fails.
+yields a row; all rows must be stored, and the dump must be gone, or the benchmark fails. With
+``--bare`` a handler in the process answers in place of the origin.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from netspy_scrapy.dumps.requests import request_record  # noqa: E402
 
 #: MB by which ten times the lines may raise the peak further.
 FLAT = 10.0
-WAYS = {"netspy-retry": "netspy-retry --requests", "on start": "RETRY_FAILED_ON_START"}
+WAYS = {"retry": "netspy-retry --requests", "start": "RETRY_FAILED_ON_START"}
 SETTINGS = {
     "ADDONS": json.dumps({"netspy_scrapy.Addon": 500}), "LOG_LEVEL": "WARNING",
     "TELNETCONSOLE_ENABLED": "False", "CONCURRENT_REQUESTS": "32",
@@ -43,12 +44,13 @@ SETTINGS = {
 def main():
     options = _options()
     counts = [int(one) for one in options.lines.split(",")]
-    results = {way: {count: [] for count in counts} for way in WAYS}
+    ways = {way: name for way, name in WAYS.items() if options.only in (None, way)}
+    results = {way: {count: [] for count in counts} for way in ways}
     with Origin() as origin, tempfile.TemporaryDirectory(prefix="replay-") as folder:
         for run in range(options.runs):
-            for way, name in WAYS.items():
+            for way, name in ways.items():
                 for count in counts:
-                    found = _replay(Path(folder), origin, way, count)
+                    found = _replay(Path(folder), origin, way, count, bare=options.bare)
                     results[way][count].append(found)
                     print(run + 1, name, count, found, file=sys.stderr, flush=True)
     print(_table(results, counts))
@@ -56,12 +58,14 @@ def main():
         write_json(options.json, results)
 
 
-def _replay(folder, origin, way, count):
+def _replay(folder, origin, way, count, *, bare):
     dump = folder / f"{count}.jsonl"
     _write(dump, origin, count)
     settings = {**SETTINGS, "FAILED_REQUEST_PATH": str(dump)}
     settings["ITEM_PIPELINES"] = json.dumps({"spider.CountSink": 300})
-    if way == "on start":
+    if bare:
+        settings["DOWNLOAD_HANDLERS"] = json.dumps({"http": "spider.AtOnceHandler"})
+    if way == "start":
         settings["RETRY_FAILED_ON_START"] = "True"
         command = ["-m", "scrapy", "runspider", str(HERE / "spider.py")]
     else:
@@ -109,6 +113,8 @@ def _options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lines", default="10000,100000", help="with commas, smallest first")
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--only", choices=WAYS)
+    parser.add_argument("--bare", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="write all results there")
     return parser.parse_args()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import scrapy
 from scrapy import signals
+from scrapy.http import HtmlResponse
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -24,6 +25,18 @@ class CountSink(BasePipeline):
     def save_items(self, table, items):
         CountSink.rows += len(items)
         return True
+
+
+class AtOnceHandler:
+    """Answers every request at once (``--bare``): what is left is the replay itself."""
+
+    lazy = False
+
+    async def download_request(self, request):
+        return HtmlResponse(request.url, body=b"<title>x</title>", request=request)
+
+    async def close(self):
+        pass
 
 
 class Replayed(scrapy.Spider):

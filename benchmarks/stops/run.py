@@ -46,13 +46,13 @@ def main():
         longest = _seconds_of_a_whole_crawl(folder / "whole", site, options.pages)
         for number in range(1, options.rounds + 1):
             spider, failing, how = next(ways)
-            moment = chance.uniform(0, longest)
+            moment = chance.uniform(-0.1 * longest, longest)  # some before it has begun
             found = stopped_crawl(
                 folder / str(number), site, spider=spider, how=how, moment=moment,
                 pages=options.pages, failing=failing,
             )  # fmt: skip
             rows.append(
-                (str(number), spider, how, f"{moment:.2f}", "fails" if failing else "works",
+                (str(number), spider, how, f"{moment:.2f}" if moment > 0 else "start", "fails" if failing else "works",
                  str(found.yielded), str(found.stored), str(found.dumped_items),
                  str(found.dumped_requests), str(len(found.missing)), str(found.twice),
                  f"{found.seconds:.1f}")

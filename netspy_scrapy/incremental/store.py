@@ -277,7 +277,8 @@ class Store:
         if closing.done():
             closing.result()
         else:
-            closing.cancel()
+            for task in list(self._tasks):
+                task.cancel()
             self._backend.abandon()
             self._lose(len(self._held) + len(self._writing))
         self._thread.shutdown(wait=False)

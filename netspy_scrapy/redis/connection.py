@@ -242,6 +242,10 @@ class Connection:
             if _NO_NODE.search(str(exc)):
                 raise self._gone(self._safe(exc)) from exc
             raise RedisFailedError(self._safe(exc)) from exc
+        except ValueError as exc:
+            if self._closed.is_set():  # under the call, whose socket is no file any more
+                raise RedisAwayError("the connection to Redis is closed") from exc
+            raise
         if self.is_away:
             self._returned()
         return result
