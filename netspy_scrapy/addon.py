@@ -28,6 +28,10 @@ from netspy_scrapy.downloadermiddlewares.status import StatusPolicyMiddleware
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.exceptions import ConfigError, HookError
 from netspy_scrapy.extensions.callbacks import BlockedLoop, CallbackThreads
+from netspy_scrapy.extensions.exit_status import ExitStatus
+from netspy_scrapy.extensions.progress import Progress
+from netspy_scrapy.extensions.prometheus import PrometheusEndpoint, client
+from netspy_scrapy.extensions.report import RunReport
 from netspy_scrapy.extensions.runtime import Runtime
 from netspy_scrapy.extensions.summary import RunSummary
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -38,6 +42,7 @@ from netspy_scrapy.redis.request_filter import RedisRequestFilter
 from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.redis.settings import QueueSettings
 from netspy_scrapy.render import RenderFingerprinter, Rendering, launch_options
+from netspy_scrapy.report.file import ReportFile
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import (
@@ -57,7 +62,9 @@ from netspy_scrapy.settings import (
     RuntimeSettings,
     SinkSettings,
     StatusSettings,
+    WatchSettings,
     deciding,
+    is_kind_of,
     read_bool,
     read_codes,
     read_int,
@@ -105,6 +112,8 @@ _START_ORDER = 10
 #: Before StartSpiderMiddleware: they are not what the spider starts with.
 _REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
+#: Before the others: its line is gone when they have something to say at the end.
+_PROGRESS_ORDER = -1
 _RUNTIME_ORDER = 0
 _CALLBACKS_ORDER = 0
 _INTAKE_ORDER = 1
@@ -206,7 +215,7 @@ class Addon:
 
     def _install_scheduler(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER"):
-            if _is_kind_of(settings["SCHEDULER"], Scheduler):
+            if is_kind_of(settings["SCHEDULER"], Scheduler):
                 self._install_queue(settings)
             else:
                 ours = "netspy_scrapy.redis.scheduler.RedisScheduler"
@@ -228,7 +237,7 @@ class Addon:
                     f"DUPEFILTER_CLASS is {_name(settings['DUPEFILTER_CLASS'])}: DEDUP_FILTER does "
                     "nothing"
                 )
-        elif _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+        elif is_kind_of(settings["SCHEDULER"], RedisScheduler):
             settings.set("DUPEFILTER_CLASS", RedisRequestFilter, "addon")
         elif settings.getpriority("DEDUP_FILTER") is not None:
             settings.set("DUPEFILTER_CLASS", RequestFilter, "addon")
@@ -236,7 +245,7 @@ class Addon:
     def _install_queue(self, settings: BaseSettings) -> None:
         if user_set(settings, "SCHEDULER_PRIORITY_QUEUE"):
             queue = settings["SCHEDULER_PRIORITY_QUEUE"]
-            if not _is_kind_of(queue, ReadyQueue):
+            if not is_kind_of(queue, ReadyQueue):
                 self.notes.append(
                     f"SCHEDULER_PRIORITY_QUEUE is {_name(queue)}: domains do not rest "
                     "(Retry-After, backoff, circuit), and one that waits holds download slots"
@@ -267,7 +276,17 @@ class Addon:
     def _install_extensions(self, settings: BaseSettings) -> None:
         if settings.getbool("RUN_SUMMARY_ENABLE", True):
             _add(settings, "EXTENSIONS", RunSummary, _SUMMARY_ORDER)
+        name = CrawlContext.of(self._crawler).spider_name
+        if ReportFile.from_settings(settings, name) is not None:
+            _add(settings, "EXTENSIONS", RunReport, _SUMMARY_ORDER)
         _add(settings, "EXTENSIONS", Runtime, _RUNTIME_ORDER)
+        _add(settings, "EXTENSIONS", ExitStatus, _SUMMARY_ORDER)
+        watch = WatchSettings.from_settings(settings)
+        if watch.progress:
+            _add(settings, "EXTENSIONS", Progress, _PROGRESS_ORDER)
+        if watch.prometheus_port:
+            client(watch.prometheus_port)
+            _add(settings, "EXTENSIONS", PrometheusEndpoint, _SUMMARY_ORDER)
         self._install_rendering(settings)
         if read_int(settings, "NETSPY_CALLBACK_THREADS"):
             _add(settings, "EXTENSIONS", CallbackThreads, _CALLBACKS_ORDER)
@@ -285,14 +304,14 @@ class Addon:
         for feature in (
             StatusSettings, RetrySettings, DedupSettings, SinkSettings, DumpSettings, PaceSettings,
             PolitenessSettings, RobotsSettings, RuntimeSettings, LimitsSettings, CacheSettings,
-            IncrementalSettings,
+            IncrementalSettings, WatchSettings,
         ):  # fmt: skip
             feature.from_settings(settings)
         dedup = DedupSettings.from_settings(settings)
         if dedup.items and dedup.shared:
             RedisSettings.from_settings(settings)
             driver("DEDUP_FILTER", dedup.kind)
-        if _is_kind_of(settings["SCHEDULER"], RedisScheduler):
+        if is_kind_of(settings["SCHEDULER"], RedisScheduler):
             QueueSettings.from_settings(settings)
             RedisSettings.from_settings(settings)
             driver("SCHEDULER", _name(settings["SCHEDULER"]))
@@ -428,11 +447,6 @@ def _pipeline(one: Any) -> Any:
         hint = f" (did you mean {near[0]}?)" if near else ""
         allowed = f"the path of a class that can be imported{hint}; {exc}"
         raise ConfigError("ITEM_PIPELINES", one, allowed) from exc
-
-
-def _is_kind_of(one: Any, cls: type) -> bool:
-    # issubclass() would ask Scrapy's metaclass, which takes all that looks like a scheduler.
-    return cls in getattr(load_object(one), "__mro__", ())
 
 
 def _is_ours(one: Any, cls: type) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from netspy_scrapy.pipelines.batcher import Storage
     from netspy_scrapy.redis.connection import Connection
+    from netspy_scrapy.report.history import History
     from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
 
 logger = logging.getLogger(__name__)
@@ -68,6 +69,9 @@ class CrawlContext:
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
         self.stop = Stop()
+
+        self.history: History | None = None
+        """What collects for the report; None: none is wanted."""
 
         self.on_queued: Callable[[Request], None] | None = None
         """Who wants to know what our scheduler has queued, if anybody does."""

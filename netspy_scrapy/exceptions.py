@@ -22,6 +22,8 @@
     ├── CutOffError            a download took too long after a stop (also an IgnoreRequest)
     ├── RobotsDeniedError      robots.txt forbids the page (also Scrapy's IgnoreRequest)
     ├── ResponseError
+    │   ├── RenderError        a browser did not bring the page (also an OSError)
+    │   ├── AntiBotError       the answer is a test for robots in place of the page
     │   ├── HttpStatusError    the status is not one that the spider wants (also Scrapy's HttpError)
     │   ├── ResponseTooLargeError     the body is over MAX_RESPONSE_SIZE (also an IgnoreRequest)
     │   └── ContentTypeRejectedError  not one of ALLOWED_CONTENT_TYPES (also an IgnoreRequest)

@@ -9,6 +9,7 @@ from scrapy.http.request import NO_CALLBACK
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.logs import shown, without_credentials
+from netspy_scrapy.politeness import domain_of_request
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -52,6 +53,8 @@ class Failures:
         stats = self._context.stats
         stats.inc_value(keys.FAILURES)
         stats.inc_value(keys.FAILURES_BY_CAUSE.format(cause=cause))
+        if self._context.history is not None:
+            self._context.history.failed(domain_of_request(request))
         if unwell:
             politeness = self._context.politeness
             politeness.registry.failed(politeness.state_of(request))
@@ -72,5 +75,7 @@ class Failures:
         stats = self._context.stats
         stats.inc_value(keys.DROPS)
         stats.inc_value(keys.DROPS_BY_CAUSE.format(cause=cause))
+        if self._context.history is not None:
+            self._context.history.dropped(domain_of_request(request))
         logger.info("Dropped: %s: %s", shown(request), without_credentials(reason, request),
                     extra={"spider": self._context.crawler.spider})  # fmt: skip

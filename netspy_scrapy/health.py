@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from netspy_scrapy import signals as our_signals
 from netspy_scrapy import stats as keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scrapy.crawler import Crawler
 
     from netspy_scrapy.domains import DomainState
@@ -21,10 +24,24 @@ logger = logging.getLogger(__name__)
 class DomainRecord:
     """What happened to one domain in the whole run."""
 
+    now: Callable[[], float]
+    """The time, which stands still once the crawl is being closed."""
     rests: int = 0
-    seconds: float = 0.0
-    """How long it rested, in sum; a rest that grew counts once."""
+    planned: float = 0.0
+    """How long it was to rest, in sum; a rest that grew counts once."""
+    until: float = -math.inf
+    """When the last rest ends."""
     circuits: int = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds of rest that are still ahead."""
+        return max(0.0, self.until - self.now())
+
+    @property
+    def seconds(self) -> float:
+        """How long it has really rested: a rest that the end of the run cuts counts up to there."""
+        return max(0.0, self.planned - self.left)
 
 
 class DomainHealth:
@@ -33,20 +50,28 @@ class DomainHealth:
     Stats: ``netspy/rests``, ``netspy/circuits``. Signals: ``domain_rested``, ``circuit_opened``.
     """
 
-    def __init__(self, crawler: Crawler) -> None:
+    def __init__(self, crawler: Crawler, clock: Callable[[], float]) -> None:
         self._crawler = crawler
+        self._clock = clock
+        self._closing_since: float | None = None
         self.records: dict[str, DomainRecord] = {}
         """Only of domains that rested; they outlive the registry's state."""
-        self._rest_ends: dict[str, float] = {}
+
+    def closing(self) -> None:
+        """Note that the crawl is being closed: from now on no request waits for a rest."""
+        self._closing_since = self._clock()
+
+    def resting(self) -> dict[str, float]:
+        """Return the domains that rest now, each with the seconds that are left."""
+        left = {name: one.left for name, one in self.records.items()}
+        return {name: seconds for name, seconds in left.items() if seconds > 0}
 
     def domain_rested(self, state: DomainState, seconds: float) -> None:
         """Tell of a rest that began or grew longer."""
         self._count(keys.RESTS)
-        record = self.records.setdefault(state.name, DomainRecord())
+        record = self._record(state)
         record.rests += 1
-        begins = state.rest_until - seconds
-        record.seconds += state.rest_until - max(begins, self._rest_ends.get(state.name, begins))
-        self._rest_ends[state.name] = state.rest_until
+        self._prolong(record, state)
         logger.warning(
             "%s rests for %.3g s: %s", state.name, seconds, state.rest_cause,
             extra={"spider": self._crawler.spider},
@@ -58,7 +83,7 @@ class DomainHealth:
     def circuit_opened(self, state: DomainState, failures: int) -> None:
         """Tell of a circuit that opened."""
         self._count(keys.CIRCUITS)
-        self.records.setdefault(state.name, DomainRecord()).circuits += 1
+        self._record(state).circuits += 1
         seconds = state.pace.cooldown
         logger.warning(
             "%s failed %d times in a row: the circuit opens for %.3g s",
@@ -69,7 +94,24 @@ class DomainHealth:
         )
 
     def domain_changed(self, state: DomainState) -> None:
-        """Nothing that is told."""
+        """Count a rest that grew by too little to be told."""
+        record = self.records.get(state.name)
+        if record is not None and state.rest_until > record.until:
+            self._prolong(record, state)
+
+    def _record(self, state: DomainState) -> DomainRecord:
+        record = self.records.get(state.name)
+        if record is None:
+            record = self.records[state.name] = DomainRecord(self._now)
+        return record
+
+    def _prolong(self, record: DomainRecord, state: DomainState) -> None:
+        if self._closing_since is None:  # else there is nothing left that would wait for it
+            record.planned += state.rest_until - max(self._clock(), record.until)
+            record.until = state.rest_until
+
+    def _now(self) -> float:
+        return self._clock() if self._closing_since is None else self._closing_since
 
     def _count(self, key: str) -> None:
         stats = self._crawler.stats

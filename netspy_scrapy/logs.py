@@ -36,3 +36,27 @@ def age_text(seconds: float) -> str:
             number = int(seconds // size)
             return f"{number} {unit}{'' if number == 1 else 's'}"
     return f"{int(seconds)} s"
+
+
+def counted(number: int, one: str, more: str | None = None) -> str:
+    """Return *number* with its noun in the right form.
+
+    >>> counted(1, "row"), counted(2, "row"), counted(0, "batch", "batches")
+    ('1 row', '2 rows', '0 batches')
+    """
+    return f"{number} {one}" if number == 1 else f"{number} {more or one + 's'}"
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes as a person says it."""
+    number = float(count)
+    for unit in ("bytes", "KB", "MB"):
+        if number < 1000:  # noqa: PLR2004
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time in seconds, with three digits or all before the point."""
+    return f"{seconds:.3g} s" if seconds < 1000 else f"{seconds:.0f} s"  # noqa: PLR2004

@@ -7,7 +7,7 @@ from __future__ import annotations
 DELAY = "netspy_delay"
 #: Unix time (float) before which the request may not go; what DELAY becomes in a job directory.
 NOT_BEFORE = "netspy_not_before"
-#: Whose retry budget ``retry_times`` counts: ``[fingerprint (hex), redirects, count]``.
+#: Whose retry budget ``retry_times`` counts: ``[fingerprint (hex), redirects, retries]``.
 RETRY_OWNER = "netspy_retry_owner"
 #: Why the answer that follows is final although its status is one to retry.
 GIVEN_UP = "netspy_given_up"

@@ -40,6 +40,14 @@ logger = logging.getLogger(__name__)
 _SLOT = "download_slot"
 
 
+def domain_of_request(request: Request) -> str:
+    """Return the domain that *request* counts for."""
+    domain: str | None = request.meta.get(metakeys.DOMAIN)
+    if domain is None:
+        domain = urlparse_cached(request).netloc.rpartition("@")[2].lower()
+    return domain
+
+
 class Politeness:
     """Keeps each domain to its pace, its rests and its circuit, for one crawl.
 
@@ -57,7 +65,7 @@ class Politeness:
         )
         self.throttle = self._new_throttle()
         """What keeps the pace of all nodes together (GLOBAL_THROTTLE)."""
-        self.health = DomainHealth(crawler)
+        self.health = DomainHealth(crawler, self.registry.clock)
         self.registry.listeners += [self.health, self]
         if self.throttle is not None:
             self.registry.listeners.append(self.throttle)
@@ -120,10 +128,7 @@ class Politeness:
 
     def state_of(self, request: Request) -> DomainState:
         """Return the state of the domain that *request* counts for."""
-        domain = request.meta.get(metakeys.DOMAIN)
-        if domain is None:
-            domain = urlparse_cached(request).netloc.rpartition("@")[2].lower()
-        return self.registry.get(domain)
+        return self.registry.get(domain_of_request(request))
 
     # The queues ----------------------------------------------------------------------------------
     def add_queue(self, queue: ReadyQueue) -> None:
@@ -325,7 +330,7 @@ class Politeness:
         self.settings = PolitenessSettings.from_settings(settings, self._crawler.spider)
         self.registry.pace_of = self.settings.pace_of
         self._downloads = _scrapy.WatchedDownloads(self._crawler, self._done, self._admit)
-        _scrapy.watch_closing(self._crawler, lambda _: self._direct.closing())
+        _scrapy.watch_closing(self._crawler, self._closing)
         if self._context.cache is not None and self._queues:
             self.passing.is_full = _scrapy.let_pass(
                 self._crawler,
@@ -335,6 +340,10 @@ class Politeness:
         _scrapy.leave_pace_to(
             self._crawler, self._departs, lambda name: self.registry.get(name).pace.concurrency
         )
+
+    def _closing(self, _reason: str) -> None:
+        self._direct.closing()
+        self.health.closing()
 
     def _admit(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Let a download begin, or have it wait for its turn."""

@@ -13,6 +13,7 @@ from netspy_scrapy import stats as keys
 from netspy_scrapy.backoff import RETRY_AFTER_STATUSES, Wait, parse_retry_after, wait_before_retry
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.logs import shown
+from netspy_scrapy.politeness import domain_of_request
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -158,6 +159,8 @@ class Retrier:
         stats = self._context.stats
         stats.inc_value(keys.RETRIES)
         stats.inc_value(keys.RETRIES_BY_CAUSE.format(cause=cause))
+        if self._context.history is not None:
+            self._context.history.retried(domain_of_request(request))
         logger.debug(
             "Retrying %s in %.3g s (failed %d times): %s",
             shown(request),

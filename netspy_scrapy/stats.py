@@ -85,3 +85,7 @@ CACHE_ERRORS = "netspy/cache/errors"
 #: Bodies that had to wait for NETSPY_MAX_INFLIGHT_BYTES, and downloads begun once more for it.
 BODIES_HELD = "netspy/bodies/held"
 BODIES_AGAIN = "netspy/bodies/again"
+#: What the run came to: pages and failures of one that stored no row though it has sinks, and the
+#: exit status if it is 1.
+NOTHING_STORED = "netspy/nothing_stored"
+EXIT_STATUS = "netspy/exit_status"

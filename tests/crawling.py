@@ -12,6 +12,7 @@ import scrapy
 from scrapy.crawler import AsyncCrawlerRunner
 from scrapy.exceptions import ScrapyDeprecationWarning
 from scrapy.settings import Settings
+from scrapy.utils.test import get_crawler
 
 from netspy_scrapy import _scrapy
 from netspy_scrapy.pipelines.base import BasePipeline
@@ -63,6 +64,12 @@ def crawl(
     ours = [str(one.message) for one in seen if "netspy" in str(one.message)]
     assert not ours, ours
     return crawler
+
+
+def idle_crawler(settings: dict[str, Any] | None = None) -> Crawler:
+    """Return a crawler with the add-on that has its settings and stats, and does not crawl."""
+    _scrapy.reactor_loop(Settings())  # old Scrapy wants a reactor even so
+    return get_crawler(scrapy.Spider, {**ADDON, **(settings or {})})
 
 
 def netspy_stats(crawler: Crawler) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """Runs all checks: ``python3 tests/run.py``.
 
 The first time it makes a virtual environment with tox (``.tox/runner``); tox makes those of the
-checks: lint, types, and the tests on the oldest Scrapy, one in between and the newest. Of the
-Pythons from 3.10 to 3.13 that are on this machine the oldest Scrapy gets the oldest, the newest the
-newest. ``tests/run.py -- -k dumps`` hands what follows ``--`` to pytest and leaves the other checks
-out.
+checks: lint, types, the documentation site, and the tests on the oldest Scrapy, one in between and
+the newest. Of the Pythons from 3.10 to 3.13 that are on this machine the oldest Scrapy gets the
+oldest, the newest the newest. ``tests/run.py -- -k dumps`` hands what follows ``--`` to pytest and
+leaves the other checks out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
     posargs = sys.argv[1:]
     chosen = tests_to_run(list(pythons))
     if not posargs:
-        chosen = ["lint", "types", *chosen]
+        chosen = ["lint", "types", "docs", *chosen]
     environment_variables = dict(os.environ)
     if servers_are_there():
         environment_variables.setdefault("NETSPY_TEST_SERVERS_REQUIRED", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from scrapy import Request, Spider
 
+import netspy_scrapy.addon
 from netspy_scrapy import meta, policies, signals, stats
 from netspy_scrapy.commands import cache, create, incremental, retry
 from netspy_scrapy.dumps.codec import decode_line, encode_line
@@ -19,7 +21,10 @@ from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
 from netspy_scrapy.settings import SETTINGS, UNSUPPORTED, Setting
 from netspy_scrapy.spiders import setup
+from tests.pages import BLOCK, PAGES, ROOT, all_blocks, name_of
 
+#: A variable of the environment, and the mark of the summary for programs.
+OTHER_NAMES = {"NETSPY_SETTING", "NETSPY_RUN_SUMMARY"}
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 TITLE = re.compile(r"^## +(.+)$", re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
@@ -107,6 +112,66 @@ def test_signals() -> None:
     assert all_code(section("stats.md", "Signals")) == [n for n in names if n != "annotations"]
 
 
+def test_arguments_of_signals() -> None:
+    """A receiver gets the arguments that the page names."""
+    sent = {}
+    for path in Path(netspy_scrapy.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Attribute):
+                what = call.args[0]
+                ours = isinstance(what, ast.Attribute) and what.attr in vars(signals)
+                if call.func.attr.startswith("send_catch_log") and ours:
+                    sent[what.attr] = [one.arg for one in call.keywords if one.arg != "sender"]
+    shown = {
+        code(cells[0]): CODE.findall(cells[1]) for cells in rows(section("stats.md", "Signals"))
+    }
+
+    assert shown == sent
+
+
+def test_each_command_has_a_part() -> None:
+    """The page tells of each command that this package installs, and of no other."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    there = set(re.findall(r'^(netspy-\S+) = "netspy_scrapy\.', project, re.MULTILINE))
+
+    page = text_of("commands.md")
+
+    assert set(TITLE.findall(page)) <= there
+    assert {name for name in there if not re.search(rf"\b{name}\b", page)} == set()
+
+
+def test_where_the_parts_go() -> None:
+    """docs/scrapy-project.md names each component that the add-on puts somewhere."""
+    page = (REFERENCE.parent / "scrapy-project.md").read_text(encoding="utf-8")
+    table = page.partition("## Where the parts go")[2].partition("\n## ")[0]
+    tree = ast.parse(inspect.getsource(netspy_scrapy.addon))
+    put = {
+        call.args[-2].id
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("_add", "_replace")
+        and isinstance(call.args[-2], ast.Name)
+    }
+
+    assert len(put) > 10
+    assert put <= set(all_code(table))
+
+
+def test_what_can_be_imported() -> None:
+    """The page has each public name; errors are in the tree of their module."""
+    page = text_of("api.md")
+    exceptions = netspy_scrapy.exceptions
+    errors = {name for name, one in vars(exceptions).items() if isinstance(one, type)}
+    ours = {name for name in errors if issubclass(vars(exceptions)[name], exceptions.NetspyError)}
+
+    assert exceptions.__doc__ is not None
+    assert [name for name in ours if not re.search(rf"\b{name}\b", exceptions.__doc__)] == []
+    assert {
+        name for name in netspy_scrapy.__all__ if f":: netspy_scrapy.{name}\n" not in page
+    } <= ours
+
+
 def test_settings_that_do_nothing() -> None:
     """The page lists the settings of netspy that a warning names."""
     named = CODE.findall(section("settings.md", "Settings of netspy that do nothing here"))
@@ -120,6 +185,19 @@ def test_stats() -> None:
     keys = [name.replace("<", "{").replace(">", "}") for name in all_code(table)]
 
     assert sorted(keys) == sorted(constants(stats))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_on_each_page(page: Path) -> None:
+    """A stat or a setting of ours that a page names, exists."""
+    names = CODE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+    counted = re.compile("|".join(re.sub(r"\{.*?\}", "[^/]+", key) for key in constants(stats)))
+    stats_named = [name for name in names if re.fullmatch(r"netspy/.*[^./]", name)]
+    found = {one for name in names for one in re.findall(r"\bNETSPY_[A-Z0-9_]+\b", name)}
+    ours = {one for one in found if "TEST" not in one and one[-1] != "_"}  # NETSPY_MAX_...
+
+    assert [name for name in stats_named if not counted.fullmatch(name)] == []
+    assert ours <= SETTINGS.keys() | OTHER_NAMES
 
 
 def test_meta() -> None:
@@ -185,6 +263,33 @@ def test_options_of_a_command_of_scrapys(tmp_path: Path, name: str) -> None:
     shown = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", own))
 
     assert documented_options(name) == shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_on_each_page(page: Path) -> None:
+    """A command of ours that a page shows has the options that it is shown with."""
+    typed = [line.removeprefix("$ ") for body in all_code_of(page) for line in body.splitlines()]
+    for line in typed:
+        if match := re.match(r"(?:scrapy )?(netspy-[a-z]+)(?: |$)", line):
+            options = {word for word in line.split() if re.match("--?[a-z]", word)}
+
+            assert options <= documented_options(title_of(match[1])) | {"-s"}, line
+
+
+def title_of(command: str) -> str:
+    """Return the part that tells of *command*: its own, or that of one which does the same."""
+    _, *parts = TITLE.split(text_of("commands.md"))
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    return command if command in texts else next(one for one in texts if command in texts[one])
+
+
+def all_code_of(page: Path) -> list[str]:
+    """Return what a page shows of terminals, in blocks and within sentences."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        *(body for kind, body in all_blocks(page) if kind in ("bash", "console")),
+        *CODE.findall(BLOCK.sub("", text)),
+    ]
 
 
 def documented_options(command: str) -> set[str]:

@@ -52,7 +52,8 @@ def main():
                 pages=options.pages, failing=failing,
             )  # fmt: skip
             rows.append(
-                (str(number), spider, how, f"{moment:.2f}" if moment > 0 else "start", "fails" if failing else "works",
+                (str(number), spider, how, f"{moment:.2f}" if moment > 0 else "start",
+                 "fails" if failing else "works",
                  str(found.yielded), str(found.stored), str(found.dumped_items),
                  str(found.dumped_requests), str(len(found.missing)), str(found.twice),
                  f"{found.seconds:.1f}")

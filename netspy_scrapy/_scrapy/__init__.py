@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import scrapy.exceptions
 from scrapy import Request, signals
 from scrapy.core.downloader import Slot
+from scrapy.crawler import CrawlerRunnerBase
 from scrapy.exceptions import IgnoreRequest
 from scrapy.pqueues import _path_safe
 from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
@@ -29,9 +30,11 @@ from netspy_scrapy._scrapy.reactor import (
     shutdown_handlers,
 )
 from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
+from netspy_scrapy.stats import EXIT_STATUS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
+    from types import FrameType
 
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
@@ -56,6 +59,9 @@ CANCELLED: tuple[type[BaseException], ...] = (
     CancelledError,
     *filter(None, [getattr(scrapy.exceptions, "DownloadCancelledError", None)]),
 )
+
+#: Commands that fetch a page for a person to look at.
+_TRIALS = frozenset(f"scrapy.commands.{name}" for name in ("check", "fetch", "parse", "view"))
 
 
 def engine_of(crawler: Crawler) -> ExecutionEngine | None:
@@ -128,6 +134,14 @@ def queued(crawler: Crawler) -> int:
     return int(ready) if ready is not None else _length(slot.scheduler)
 
 
+def pending(crawler: Crawler) -> int:
+    """Return how many requests the scheduler has, those that wait for a time among them.
+
+    0 for a scheduler that does not say.
+    """
+    return _length(scheduler_of(crawler))
+
+
 def _length(scheduler: Any) -> int:
     try:
         return len(scheduler)
@@ -158,16 +172,31 @@ def close_spider(crawler: Crawler, reason: str) -> None:
 
 
 def fail_exit(crawler: Crawler) -> None:
-    """Make ``scrapy crawl`` and ``scrapy runspider`` end with status 1.
+    """Make ``scrapy crawl`` and ``scrapy runspider`` end with status 1; for the loop's thread.
 
-    They do so for a crawler that has no spider once it is done, which is how Scrapy notices a
-    crawl that could not start; no signal or setting reaches the exit status.
+    They do so if their process object has ``bootstrap_failed`` set. No signal or setting reaches
+    it, and no crawler knows it; but its ``start()`` is what runs the loop, and so is further up.
+    In a program that runs crawls in a loop of its own there is none, and the status is its affair:
+    it finds it in the stats.
     """
+    if crawler.stats is not None:
+        crawler.stats.set_value(EXIT_STATUS, 1)
+    for one in _callers():
+        if isinstance(one, CrawlerRunnerBase) and crawler in one.crawlers:
+            one.bootstrap_failed = True
 
-    def forget_spider() -> None:
-        crawler.spider = None
 
-    crawler.signals.connect(forget_spider, signals.engine_stopped, weak=False)
+def is_trial() -> bool:
+    """Tell whether a command of Scrapy's runs the loop that tries a page and stores nothing."""
+    return any(type(one).__module__ in _TRIALS for one in _callers())
+
+
+def _callers() -> Iterator[Any]:
+    """Yield the objects whose methods are running in this thread, the innermost first."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - no other way to them
+    while frame is not None:
+        yield frame.f_locals.get("self")
+        frame = frame.f_back
 
 
 def _slot(crawler: Crawler) -> Any:

@@ -117,7 +117,10 @@ class RequestCommand:
         """Run the spiders side by side; tell whether Ctrl-C or SIGTERM ended them."""
         settings = self._settings.copy()
         # What is left over from another run of the spider is not what is asked for here.
-        settings.setdict({"JOBDIR": None, "FAILED_REQUEST_PATH": self._shown}, "cmdline")
+        # The bar shows how far it is, and what is left decides the exit status.
+        ours = {"NETSPY_PROGRESS": False, "NETSPY_FAIL_ON": []}
+        path = {"JOBDIR": None, "FAILED_REQUEST_PATH": self._shown}
+        settings.setdict({**path, **ours}, "cmdline")
         if not any(_ADDON in str(one) or "netspy_scrapy" in str(one) for one in settings["ADDONS"]):
             settings.set("ADDONS", {**settings.getdict("ADDONS"), _ADDON: 500}, "cmdline")
         process = AsyncCrawlerProcess(settings)

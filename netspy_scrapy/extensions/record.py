@@ -7,6 +7,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import stats as keys
+from netspy_scrapy.extensions.exit_status import failing, findings_of
+from netspy_scrapy.extensions.next_steps import next_steps
 
 if TYPE_CHECKING:
     from netspy_scrapy.context import CrawlContext
@@ -17,13 +19,22 @@ MARK = "NETSPY_RUN_SUMMARY"
 _STATUSES = "downloader/response_status_count/{cause}"
 
 
+async def complete(context: CrawlContext) -> None:
+    """Wait until all of a run is counted, after the spider was closed."""
+    await context.request_dump.flush()
+    if context.cache is not None:
+        await context.cache.close()
+
+
 def run_record(
     name: str, reason: str, stats: dict[str, Any], context: CrawlContext
 ) -> dict[str, Any]:
     """Return what came of a run: netspy's counts under its names, and more.
 
     Seconds, bytes, counts; ``domains`` holds those that rested, ``sinks`` the rows by table.
+    ``findings`` says what is not well, and how many requests or rows it concerns.
     """
+    found = findings_of(context, reason)
     drops = by_cause(stats, keys.DROPS_BY_CAUSE)
     failures = by_cause(stats, keys.FAILURES_BY_CAUSE)
     start = stats.get("start_time")
@@ -48,11 +59,14 @@ def run_record(
         "dedup_dropped": stats.get("dupefilter/filtered", 0),
         "dedup_degraded": stats.get(keys.FILTER_DEGRADED, 0)
         + stats.get(keys.UNFILTERED_BATCHES, 0),
-        "items": stats.get(keys.ITEMS, 0),
+        "items": item_count(stats),
         "item_dedup_dropped": stats.get(keys.ITEMS_DUPLICATE, 0),
         "item_failed": sum(one.rows["dumped"] for one in _sinks(context)),
         # Beyond it.
         "reason": reason,
+        "exit_status": 1 if failing(context, found) else stats.get(keys.EXIT_STATUS, 0),
+        "findings": found,
+        "next_steps": next_steps(stats, context, found),
         "pages": pages,
         "statuses": by_cause(stats, _STATUSES),
         "bytes": stats.get("downloader/response_bytes", 0),
@@ -60,6 +74,7 @@ def run_record(
         "retries": by_cause(stats, keys.RETRIES_BY_CAUSE),
         "drops": drops,
         "failures": failures,
+        "incremental": _incremental(stats),
         "requests_dumped": stats.get(keys.REQUESTS_DUMPED, 0),
         "requests_lost": stats.get(keys.REQUESTS_LOST, 0),
         "sinks": {one.name: one.tables for one in _sinks(context)},
@@ -72,6 +87,26 @@ def run_record(
             for name, record in context.politeness.health.records.items()
         },
     }
+
+
+def _incremental(stats: dict[str, Any]) -> dict[str, float]:
+    """Return what came of asking sites whether pages changed; empty: none was asked."""
+    asked = stats.get(keys.INCREMENTAL_ASKED, 0)
+    if not asked:
+        return {}
+    unchanged = stats.get(keys.INCREMENTAL_NOT_MODIFIED, 0)
+    return {
+        "asked": asked,
+        "not_modified": unchanged,
+        "share": round(unchanged / asked, 4),
+        "bytes_saved": stats.get(keys.INCREMENTAL_SAVED, 0),
+    }
+
+
+def item_count(stats: dict[str, Any]) -> int:
+    """Return how many items came to the sinks; where there is no sink, through the pipelines."""
+    count: int = stats.get(keys.ITEMS, stats.get("item_scraped_count", 0))
+    return count
 
 
 def by_cause(stats: dict[str, Any], pattern: str) -> dict[str, int]:

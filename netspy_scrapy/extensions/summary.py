@@ -11,20 +11,29 @@ from scrapy.exceptions import NotConfigured
 
 from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.extensions.record import MARK, by_cause, run_record
-from netspy_scrapy.settings import read_bool
+from netspy_scrapy.extensions.exit_status import failing, findings_of
+from netspy_scrapy.extensions.next_steps import next_steps
+from netspy_scrapy.extensions.record import MARK, by_cause, complete, item_count, run_record
+from netspy_scrapy.logs import bytes_text, counted, seconds_text
+from netspy_scrapy.settings import WatchSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scrapy import Spider
     from scrapy.crawler import Crawler
     from typing_extensions import Self
 
     from netspy_scrapy.health import DomainRecord
+    from netspy_scrapy.pipelines.batcher import Batcher
 
 logger = logging.getLogger(__name__)
 
 #: Domains that are named with their rests.
 _DOMAINS = 5
+
+#: Tables of a sink that are named with their rows.
+_TABLES = 20
 
 
 class RunSummary:
@@ -36,7 +45,7 @@ class RunSummary:
     """
 
     def __init__(self, crawler: Crawler) -> None:
-        if not read_bool(crawler.settings, "RUN_SUMMARY_ENABLE"):
+        if not WatchSettings.from_settings(crawler.settings).summary:
             raise NotConfigured
         self._crawler = crawler
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
@@ -49,9 +58,7 @@ class RunSummary:
     async def spider_closed(self, spider: Spider, reason: str) -> None:
         """Log the summary, once the dumps are written."""
         context = CrawlContext.of(self._crawler)
-        await context.request_dump.flush()
-        if context.cache is not None:
-            await context.cache.close()  # so that all of it is counted
+        await complete(context)
         text = "\n".join(summary_lines(spider.name, reason, context.stats.get_stats(), context))
         logger.info("%s", text, extra={"spider": spider})
         record = run_record(spider.name, reason, context.stats.get_stats(), context)
@@ -66,6 +73,7 @@ def summary_lines(
     pages = stats.get("response_received_count", 0)
     statuses = by_cause(stats, "downloader/response_status_count/{cause}")
     lines.append(_line("pages", pages, statuses))
+    lines.append(_line("bytes", bytes_text(stats.get("downloader/response_bytes", 0)), {}))
     lines += _cache_lines(stats)
     for label, total, pattern in (
         ("retries", keys.RETRIES, keys.RETRIES_BY_CAUSE),
@@ -88,9 +96,13 @@ def summary_lines(
         "duplicate": stats.get(keys.ITEMS_DUPLICATE, 0),
         "refused": stats.get(keys.ITEMS_REFUSED, 0),
     }
-    lines.append(_line("items", stats.get(keys.ITEMS, 0), items))
-    lines += [_sink_line(batcher.name, stats) for batcher in context.intake.batchers]
-    lines += [f"  ! {step}" for step in _next_steps(stats, context)]
+    lines.append(_line("items", item_count(stats), items))
+    for batcher in context.intake.batchers:
+        lines += _sink_lines(batcher, stats)
+    found = findings_of(context, reason)
+    lines += [f"  ! {step}" for step in next_steps(stats, context, found)]
+    if names := failing(context, found):
+        lines.append(f"  ! the exit status is 1: {', '.join(names)}")
     return lines
 
 
@@ -105,7 +117,7 @@ def _cache_lines(stats: dict[str, Any]) -> list[str]:
     return [_line("cached", hits, parts)] if hits or any(parts.values()) else []
 
 
-def _line(label: str, total: int, parts: dict[str, int]) -> str:
+def _line(label: str, total: int | str, parts: dict[str, int]) -> str:
     shown = ", ".join(f"{cause} {count}" for cause, count in parts.items() if count)
     return f"  {label:<9}{total}" + (f"  ({shown})" if shown else "")
 
@@ -115,10 +127,12 @@ def _domain_lines(records: dict[str, DomainRecord]) -> list[str]:
     longest = sorted(records.items(), key=lambda pair: -pair[1].seconds)
     lines = []
     for name, record in longest[:_DOMAINS]:
-        circuits = f", circuit opened {record.circuits} times" if record.circuits else ""
-        lines.append(f"    {name}: {record.rests} rests, {record.seconds:.3g} s{circuits}")
+        text = f"    {name}: {counted(record.rests, 'rest')}, {seconds_text(record.seconds)}"
+        if record.circuits:
+            text += f", circuit opened {counted(record.circuits, 'time')}"
+        lines.append(text)
     if len(longest) > _DOMAINS:
-        lines.append(f"    and {len(longest) - _DOMAINS} more domains")
+        lines.append(f"    and {counted(len(longest) - _DOMAINS, 'more domain')}")
     return lines
 
 
@@ -143,82 +157,37 @@ def _incremental_lines(stats: dict[str, Any]) -> list[str]:
     line = "  unchanged 0  (no page was asked about)"
     if asked:
         share = 100 * unchanged / asked
-        line = f"  unchanged {unchanged} of {asked} pages that were asked about ({share:.1f} %)"
+        pages = counted(asked, "page that was", "pages that were")
+        line = f"  unchanged {unchanged} of {pages} asked about ({share:.1f} %)"
     if saved := stats.get(keys.INCREMENTAL_SAVED, 0):
-        line += f", {_bytes(saved)} not sent"
+        line += f", {bytes_text(saved)} not sent"
     shown = ", ".join(f"{label} {count}" for label, count in parts.items() if count)
     return [line, f"    {shown}"] if shown else [line]
 
 
-def _bytes(count: int) -> str:
-    number = float(count)
-    for unit in ("bytes", "KB", "MB"):
-        if number < 1000:  # noqa: PLR2004
-            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
-
-
-def _sink_line(sink: str, stats: dict[str, Any]) -> str:
-    parts = [
-        f"{stats.get(key.format(sink=sink), 0)} {label}"
-        for label, key in (
+def _sink_lines(batcher: Batcher, stats: dict[str, Any]) -> list[str]:
+    """Return what a sink did with its rows, and with those of each table if there are several."""
+    rows = {
+        what: stats.get(key.format(sink=batcher.name), 0)
+        for what, key in (
             ("stored", keys.ROWS_STORED),
             ("refused", keys.ROWS_REFUSED),
             ("dumped", keys.ROWS_DUMPED),
-            ("LOST", keys.ROWS_LOST),
-            ("outages", keys.OUTAGES),
+            ("lost", keys.ROWS_LOST),
         )
-        if label in ("stored", "refused", "dumped") or stats.get(key.format(sink=sink), 0)
-    ]
-    return f"  {sink}: rows " + ", ".join(parts)
+    }
+    line = f"  {batcher.name}: rows {_rows_text(rows)}"
+    if outages := stats.get(keys.OUTAGES.format(sink=batcher.name), 0):
+        line += f", {counted(outages, 'outage')}"
+    tables = list(batcher.tables.items())
+    if len(tables) == 1:
+        return [f"{line}  ({tables[0][0]})"]
+    lines = [line, *(f"    {name}: {_rows_text(counts)}" for name, counts in tables[:_TABLES])]
+    if len(tables) > _TABLES:
+        lines.append(f"    and {counted(len(tables) - _TABLES, 'more table')}")
+    return lines
 
 
-def _next_steps(stats: dict[str, Any], context: CrawlContext) -> list[str]:
-    steps = []
-    if stats.get(keys.CACHE_HITS) and context.cache is not None:
-        steps.append(
-            f"{stats[keys.CACHE_HITS]} answers are copies from {context.cache.settings.path}, up "
-            f"to {context.cache.oldest_age()} old: netspy-cache --clear has them fetched again"
-        )
-    errors = stats.get(keys.CACHE_ERRORS)
-    if errors:
-        steps.append(
-            f"{errors} answers could not be read from the response cache, or not be stored in it: "
-            "LOG_LEVEL=DEBUG shows why"
-        )
-    rows = _total(keys.ROWS_DUMPED, stats, context)
-    if rows:
-        steps.append(
-            f"{rows} rows in {context.dump_settings.item_path}: netspy-retry --items stores them"
-        )
-    requests = stats.get(keys.REQUESTS_DUMPED, 0)
-    if requests:
-        path = context.dump_settings.request_path
-        steps.append(f"{requests} requests in {path}: netspy-retry --requests fetches them")
-    unfiltered, unrecorded = stats.get(keys.UNFILTERED_BATCHES), stats.get(keys.FILTER_DEGRADED)
-    if unfiltered:
-        steps.append(
-            f"the item filter was down: {unfiltered} batches may hold rows that were stored before"
-        )
-    if unrecorded:
-        steps.append(f"{unrecorded} fingerprints were not kept: a later run does not know them")
-    lost = _total(keys.ROWS_LOST, stats, context)
-    if lost:
-        steps.append(f"{lost} ROWS ARE LOST: neither stored nor dumped; the errors above name them")
-    in_doubt = _total(keys.ROWS_IN_DOUBT, stats, context)
-    if in_doubt:
-        steps.append(
-            f"{in_doubt} rows may be stored twice: the connection broke before the server "
-            "confirmed them, and they were written again"
-        )
-    if stats.get(keys.REQUESTS_LOST):
-        steps.append(
-            f"{stats[keys.REQUESTS_LOST]} failed requests could not be written to the dump"
-        )
-    return steps
-
-
-def _total(key: str, stats: dict[str, Any], context: CrawlContext) -> int:
-    names = {batcher.name for batcher in context.intake.batchers}
-    return sum(stats.get(key.format(sink=name), 0) for name in names)
+def _rows_text(counts: Mapping[str, int]) -> str:
+    parts = [f"{counts.get(what, 0)} {what}" for what in ("stored", "refused", "dumped")]
+    return ", ".join([*parts, f"{counts['lost']} LOST"] if counts.get("lost") else parts)

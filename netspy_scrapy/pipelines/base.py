@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from scrapy.utils.python import global_object_name
 
+from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import UpdateNotSupportedError
 from netspy_scrapy.pipelines.batcher import Batcher, after
@@ -112,7 +113,11 @@ class BasePipeline:
         """Open the sink; one whose server is away is opened with the first batch."""
         if self._is_first:
             await CrawlContext.of(self.crawler).intake.open()
-        await self.batcher.open(self.open)
+        try:
+            await self.batcher.open(self.open)
+        except Exception:
+            _scrapy.fail_exit(self.crawler)  # old Scrapy ends with 0 after a crawl that never began
+            raise
 
     def process_item(self, item: Any) -> Any:
         """Take the item; the answer has to be awaited only while the sink is full."""

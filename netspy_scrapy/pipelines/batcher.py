@@ -153,13 +153,15 @@ class Batcher:
             self._stats.inc_value(keys.OUTAGES.format(sink=self.name))
 
     @property
+    def held(self) -> int:
+        """How many rows the sink has taken and not yet stored or dumped."""
+        return self._rows + self._rows_in_flight
+
+    @property
     def is_full(self) -> bool:
         """Whether the sink holds as much as it may: who brings more has to wait."""
         held = self._bytes + self._bytes_in_flight
-        return (
-            self._rows + self._rows_in_flight >= self._row_bound
-            or 0 < self._settings.max_bytes <= held
-        )
+        return self.held >= self._row_bound or 0 < self._settings.max_bytes <= held
 
     def accept(self, row: Row) -> Awaitable[None] | None:
         """Take *row*; return something to await if the sink is full, else None."""
@@ -266,23 +268,24 @@ class Batcher:
         except DumpError as exc:
             self._lose([(group, str(exc)) for group in groups])
             return 0
-        self._stats.inc_value(keys.ROWS_DUMPED.format(sink=self.name), len(records))
-        for group in groups:
-            self._count(group, "dumped", len(group.rows))
+        self._count_all(groups, keys.ROWS_DUMPED, "dumped")
         return len(records)
 
     def _lose(self, groups: list[tuple[_Group, str]]) -> None:
         """Say which rows are neither stored nor dumped, and why the sink did not store them."""
-        lost = sum(len(group.rows) for group, _ in groups)
-        self._stats.inc_value(keys.ROWS_LOST.format(sink=self.name), lost)
+        self._count_all([group for group, _ in groups], keys.ROWS_LOST, "lost")
         for group, reason in groups:
-            self._count(group, "lost", len(group.rows))
             labels = "; ".join(row.label for row in group.rows[:20])
             more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
             logger.error(
                 "LOST: %d rows of %r could be neither stored by %s (%s) nor dumped: %s%s",
                 len(group.rows), group.table, self.name, reason, labels, more,
             )  # fmt: skip
+
+    def _count_all(self, groups: list[_Group], key: str, what: str) -> None:
+        for group in groups:
+            self._stats.inc_value(key.format(sink=self.name), len(group.rows))
+            self._count(group, what, len(group.rows))
 
     def _count(self, group: _Group, what: str, rows: int) -> None:
         self.tables.setdefault(group.table, Counter())[what] += rows
@@ -441,6 +444,8 @@ class Batcher:
                 if not owed:
                     return refused, {}
             except Exception as exc:
+                if self.is_given_up:  # it was cancelled, and what it held is dumped
+                    raise asyncio.CancelledError from exc
                 # A user's sink may raise anything.
                 logger.debug("A sink raised", exc_info=True)
                 return refused | dict.fromkeys(owed, f"{type(exc).__name__}: {exc}"), {}

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FIRST_DELAY = 0.5
-_LONGEST_DELAY = 15.0
+_LONGEST_DELAY = 5.0
 
 
 class Outage:
     """Knows since when a sink's server is away, and when rows are offered to it again.
 
-    The delays between two attempts double from 0.5 s to 15 s. Rows wait for at least *wait*
-    seconds since the server went away, and on while the sink has room for more and the crawl
-    goes on.
+    The delays between two attempts double from 0.5 s to 5 s, and are not shorter than the attempt
+    took: a server that hangs does not hold up a full sink all the time. Rows wait for at least
+    *wait* seconds since the server went away, and on while the sink has room for more and the crawl
+    goes on. The first of them are dumped after one more attempt; a full sink that goes on dumping
+    makes the attempts all the same, so that it notices a server that is back.
     """
 
     def __init__(self, name: str, wait: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,6 +33,10 @@ class Outage:
         self._clock = clock
         self._since: float | None = None
         """When the server was first found away; None: it is not away."""
+        self._offered = 0.0
+        """When rows were offered last."""
+        self._last_try = 0.0
+        """When that was found to have failed."""
         self._next_try = 0.0
         self._tries = 0
         self._closing = False
@@ -49,7 +55,9 @@ class Outage:
             )
         else:
             logger.debug("%s: its server is still away: %s", self._name, reason)
-        self._next_try = now + min(_FIRST_DELAY * 2.0**self._tries, _LONGEST_DELAY)
+        took = 0.0 if began else now - self._offered
+        self._last_try = now
+        self._next_try = now + max(took, min(_FIRST_DELAY * 2.0**self._tries, _LONGEST_DELAY))
         self._tries += 1
         return began
 
@@ -73,18 +81,18 @@ class Outage:
     async def turn(self, is_full: Callable[[], bool]) -> bool:
         """Wait until a batch may be offered; False: it has waited enough and is to be dumped."""
         while self._since is not None:
+            now = self._offered = self._clock()
             if self._owes_last_try:
                 self._owes_last_try = False
                 return True
-            now = self._clock()
             until = self._next_try
+            if now >= until:
+                return True
             if self._closing or is_full():
                 enough = self._since + self._wait
                 if now >= enough:
-                    return False
+                    return self._last_try < enough
                 until = min(until, enough)
-            if now >= until:
-                return True
             self._woken.clear()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), until - now)

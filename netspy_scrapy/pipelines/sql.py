@@ -295,10 +295,13 @@ class Adapter:
         return rows, refused
 
     def _row(self, item: dict[str, Any]) -> dict[str, Any]:
-        row = {}
+        row = item.copy()
+        as_is = self._as_is
         for name, value in item.items():
+            if type(value) in as_is:
+                continue
             try:
-                row[name] = self(value)
+                row[name] = self._rule_for(value)(value)
             except Exception as exc:
                 raise ValueError(f"field {name!r}: {_sentence(exc)}") from exc
         return row

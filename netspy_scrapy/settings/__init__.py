@@ -22,6 +22,7 @@ from netspy_scrapy.settings.fetching import (
 )
 from netspy_scrapy.settings.reading import (
     deciding,
+    is_kind_of,
     read_bool,
     read_choice,
     read_codes,
@@ -46,6 +47,7 @@ from netspy_scrapy.settings.table import (
     UNSUPPORTED,
     Setting,
 )
+from netspy_scrapy.settings.watching import ReportSettings, WatchSettings
 
 __all__ = [
     "SETTINGS",
@@ -59,13 +61,16 @@ __all__ = [
     "PaceSettings",
     "PolitenessSettings",
     "RenderSettings",
+    "ReportSettings",
     "RetrySettings",
     "RobotsSettings",
     "RuntimeSettings",
     "Setting",
     "SinkSettings",
     "StatusSettings",
+    "WatchSettings",
     "deciding",
+    "is_kind_of",
     "is_success",
     "read_bool",
     "read_choice",

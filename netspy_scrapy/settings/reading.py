@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.utils.misc import load_object
 
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.settings.table import SETTINGS
@@ -189,3 +190,11 @@ def read_prefixes(name: str, value: Any) -> tuple[str, ...]:
 
 
 # A dataclass per feature -----------------------------------------------------------------------
+
+
+def is_kind_of(component: Any, cls: type) -> bool:
+    """Tell whether a component, as settings name it, is *cls* or is derived from it.
+
+    issubclass() would ask Scrapy's metaclass, which takes all that looks like a scheduler.
+    """
+    return cls in getattr(load_object(component), "__mro__", ())

@@ -54,15 +54,15 @@ SETTINGS: dict[str, Setting] = {
     "DEDUP_SCOPE": Setting("auto", '"spider", "run" or "auto": how long a filter in Redis lives'),
     "RUN_ID": Setting("", "name of a run: what processes that work on it together give alike"),
     # Redis
-    "REDIS_URL": Setting("redis://localhost:6379/0", "server and database"),
-    "REDIS_HOST": Setting(None, "the same in parts, where REDIS_URL is not set: host"),
-    "REDIS_PORT": Setting(None, "port"),
-    "REDIS_DB": Setting(None, "database"),
-    "REDIS_USERNAME": Setting(None, "user"),
-    "REDIS_PASSWORD": Setting(None, "password"),
-    "REDIS_ENCODING": Setting(None, "encoding of keys; unset: UTF-8"),
-    "REDIS_PARAMS": Setting({}, "further arguments of the client, as in scrapy-redis"),
-    "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours begins with"),
+    "REDIS_URL": Setting("redis://localhost:6379/0", "Redis server and database"),
+    "REDIS_HOST": Setting(None, "the Redis server, where REDIS_URL is not set"),
+    "REDIS_PORT": Setting(None, "port of REDIS_HOST"),
+    "REDIS_DB": Setting(None, "database of REDIS_HOST"),
+    "REDIS_USERNAME": Setting(None, "user of Redis"),
+    "REDIS_PASSWORD": Setting(None, "password of Redis"),
+    "REDIS_ENCODING": Setting(None, "encoding of keys in Redis; unset: UTF-8"),
+    "REDIS_PARAMS": Setting({}, "further arguments of the client of Redis, as in scrapy-redis"),
+    "REDIS_KEY_PREFIX": Setting("netspy", "what every key of ours in Redis begins with"),
     # Several nodes
     "GLOBAL_THROTTLE": Setting(
         False, "delays and rests of a domain are kept by all nodes together, by Redis"
@@ -119,14 +119,18 @@ SETTINGS: dict[str, Setting] = {
         10, "final failures in a row that open a domain's circuit; 0: never"
     ),
     "CIRCUIT_COOLDOWN": Setting(60.0, "seconds that an open circuit rests the domain"),
-    "NETSPY_CIRCUIT_HALF_OPEN": Setting(False, "after it, let one request through first"),
+    "NETSPY_CIRCUIT_HALF_OPEN": Setting(
+        False, "after the rest of a circuit, let one request through first"
+    ),
     "NETSPY_DOMAIN_POLICIES": Setting({}, "other values for single domains; patterns allowed"),
     # Fetching only what changed
     "NETSPY_INCREMENTAL": Setting(False, "ask sites whether pages changed since the last run"),
     "NETSPY_INCREMENTAL_STORE": Setting(
         "sqlite", 'where pages are remembered: "sqlite", or "redis", which nodes share'
     ),
-    "NETSPY_INCREMENTAL_PATH": Setting("netspy_incremental.db", 'the file of "sqlite"'),
+    "NETSPY_INCREMENTAL_PATH": Setting(
+        "netspy_incremental.db", 'file of NETSPY_INCREMENTAL_STORE = "sqlite"'
+    ),
     "NETSPY_INCREMENTAL_ON_304": Setting(
         "skip",
         'an unchanged page: "skip", "follow" the requests it yielded last time, or "reparse" the '
@@ -168,24 +172,26 @@ SETTINGS: dict[str, Setting] = {
     "CSV_OUTPUT_DIR": Setting(".", "folder of CsvPipeline's files"),
     "SQLITE_PATH": Setting("items.db", "database file of SqlitePipeline"),
     "MYSQL_HOST": Setting("localhost", "server of MysqlPipeline"),
-    "MYSQL_PORT": Setting(3306, "its port"),
-    "MYSQL_USER": Setting("root", "who asks"),
-    "MYSQL_PASSWORD": Setting("", "of that user"),
-    "MYSQL_DB": Setting("netspy", "database that has the tables"),
-    "MYSQL_POOL_SIZE": Setting(5, "connections at most"),
+    "MYSQL_PORT": Setting(3306, "port of MYSQL_HOST"),
+    "MYSQL_USER": Setting("root", "user of MysqlPipeline"),
+    "MYSQL_PASSWORD": Setting("", "password of MYSQL_USER"),
+    "MYSQL_DB": Setting("netspy", "database that has the tables of MysqlPipeline"),
+    "MYSQL_POOL_SIZE": Setting(5, "connections of MysqlPipeline at most"),
     "MYSQL_UPDATE_ON_DUPLICATE": Setting(
         True, "a row whose key is there overwrites its fields; False: it is refused"
     ),
     "POSTGRES_HOST": Setting("localhost", "server of PostgresPipeline"),
-    "POSTGRES_PORT": Setting(5432, "its port"),
-    "POSTGRES_USER": Setting("postgres", "who asks"),
-    "POSTGRES_PASSWORD": Setting("", "of that user"),
-    "POSTGRES_DB": Setting("netspy", "database that has the tables"),
-    "POSTGRES_POOL_SIZE": Setting(5, "connections at most"),
+    "POSTGRES_PORT": Setting(5432, "port of POSTGRES_HOST"),
+    "POSTGRES_USER": Setting("postgres", "user of PostgresPipeline"),
+    "POSTGRES_PASSWORD": Setting("", "password of POSTGRES_USER"),
+    "POSTGRES_DB": Setting("netspy", "database that has the tables of PostgresPipeline"),
+    "POSTGRES_POOL_SIZE": Setting(5, "connections of PostgresPipeline at most"),
     "POSTGRES_ON_CONFLICT": Setting(
         "nothing", 'a row whose key is there: "nothing", "update" or "error"'
     ),
-    "POSTGRES_CONFLICT_TARGET": Setting([], 'columns of the unique index that "update" goes by'),
+    "POSTGRES_CONFLICT_TARGET": Setting(
+        [], 'columns of the unique index that POSTGRES_ON_CONFLICT = "update" goes by'
+    ),
     "MONGO_URI": Setting("mongodb://localhost:27017", "server of MongoPipeline"),
     "MONGO_DB": Setting("netspy", "database of MongoPipeline"),
     "NETSPY_MONGO_UPSERT": Setting(
@@ -197,19 +203,31 @@ SETTINGS: dict[str, Setting] = {
     "NETSPY_ELASTICSEARCH_UPSERT": Setting(
         False, "ElasticsearchPipeline: an Item replaces what has the same __unique_key__"
     ),
-    "NETSPY_ELASTICSEARCH_OPTIONS": Setting({}, "arguments of the client: keys, certificates"),
+    "NETSPY_ELASTICSEARCH_OPTIONS": Setting({}, "arguments of the client of Elasticsearch"),
     "KAFKA_BOOTSTRAP_SERVERS": Setting(["localhost:9092"], "brokers for KafkaPipeline"),
     "NETSPY_KAFKA_KEY": Setting([], "fields that are the key of a message"),
     "NETSPY_KAFKA_OPTIONS": Setting({}, "properties of librdkafka: security, compression"),
-    "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "rows that could not be stored"),
-    "FAILED_REQUEST_PATH": Setting("failed_requests.jsonl", "requests that failed for good"),
+    "FAILED_ITEM_PATH": Setting("failed_items.jsonl", "file of the rows that could not be stored"),
+    "FAILED_REQUEST_PATH": Setting(
+        "failed_requests.jsonl", "file of the requests that failed for good"
+    ),
     "RETRY_FAILED_ON_START": Setting(
         False, "fetch the spider's requests of FAILED_REQUEST_PATH before all others"
     ),
     "DUMP_UNFINISHED_ON_EXIT": Setting(
         True, "write the requests still queued at a stop to FAILED_REQUEST_PATH (not with JOBDIR)"
     ),
+    # What a crawl tells of itself
     "RUN_SUMMARY_ENABLE": Setting(True, "print the run summary"),
+    "NETSPY_REPORT": Setting(
+        "", "file of a page about the run, written at its end; %(name)s, %(time)s; empty: none"
+    ),
+    "NETSPY_FAIL_ON": Setting(
+        ["nothing_stored"], "findings of the summary that make the exit status 1"
+    ),
+    "NETSPY_PROGRESS": Setting(True, "show a line of what goes on, where stderr is a terminal"),
+    "NETSPY_PROMETHEUS_PORT": Setting(0, "port on which Prometheus finds metrics; 0: none"),
+    "NETSPY_PROMETHEUS_HOST": Setting("127.0.0.1", "address of that port"),
 }
 
 #: netspy's settings that nothing here reads yet: named when a user sets them.

@@ -173,7 +173,10 @@ class AirSpider(scrapy.Spider):
 
     # Running -------------------------------------------------------------------------------------
     def start(self) -> Any:
-        """Run the spider until it is done.
+        """Run the spider until it is done; return the exit status that the run deserves.
+
+        That is 1 for a run with one of the findings in NETSPY_FAIL_ON, else 0, as in
+        ``sys.exit(MySpider().start())``. Rows that are lost raise :exc:`SinkFailedError`.
 
         May be called several times in a process, and where an event loop is running. (Scrapy
         calls it too, once the crawl runs, for the first requests.)

@@ -23,6 +23,7 @@ from scrapy.utils.ossignal import install_shutdown_handlers, signal_names
 from scrapy.utils.project import get_project_settings
 
 from netspy_scrapy import _scrapy
+from netspy_scrapy import stats as keys
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import ConfigError, SinkFailedError, SpiderError
 from netspy_scrapy.extensions.runtime import Runtime
@@ -50,24 +51,26 @@ _IMPORTERS = frozenset(
 )
 
 
-def run(spider: AirSpider) -> None:
-    """Run *spider* until it is done.
+def run(spider: AirSpider) -> int:
+    """Run *spider* until it is done; return the exit status that the run deserves.
 
     Raises what kept the crawl from starting, what ``start_requests`` raised (once what it had
     yielded is done), and :exc:`SinkFailedError` if rows were lost.
     """
     if _is_being_imported_to_run():
         logger.debug("%s.start() is left to the command that runs it", type(spider).__name__)
-        return
+        return 0
     if host.is_within_a_crawl():
         raise SpiderError(
             f"{type(spider).__name__}.start() is called by the code of a spider that is running: "
             "it would wait for itself. Call it after that start()"
         )
+    one = _Run(spider)
     if _loop_is_running():
-        _Run(spider).in_thread()
+        one.in_thread()
     else:
-        _Run(spider).here()
+        one.here()
+    return one.status
 
 
 class _Run:
@@ -80,8 +83,9 @@ class _Run:
         if not self._settings.getbool("TWISTED_REACTOR_ENABLED", True):
             raise ConfigError("TWISTED_REACTOR_ENABLED", False, "True for MySpider().start()")
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.status = 0
+        """The exit status, once it is done."""
         self._task: asyncio.Task[None] | None = None
-        self._runner: AsyncCrawlerRunner | None = None
         self._crawler: Crawler | None = None
         self._is_stopped = False
         """Whether somebody wants the crawl to end, which may be before it begins."""
@@ -123,15 +127,13 @@ class _Run:
 
     async def crawl(self) -> None:
         """Crawl until done."""
-        self._runner = AsyncCrawlerRunner(self._settings)
-        crawler = self._crawler = self._runner.create_crawler(type(self._spider))
+        runner = AsyncCrawlerRunner(self._settings)
+        crawler = self._crawler = runner.create_crawler(type(self._spider))
         if crawler.settings["LOG_FILE"]:
             Path(crawler.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
         configure_logging(crawler.settings)
         _scrapy.install_resolver(crawler)
-        self._task = asyncio.ensure_future(
-            self._runner.crawl(crawler, netspy_instance=self._spider)
-        )
+        self._task = asyncio.ensure_future(runner.crawl(crawler, netspy_instance=self._spider))
         if self._is_stopped:
             self._stop_soon()
         try:
@@ -147,6 +149,8 @@ class _Run:
         if self._spider.netspy_start_error is not None:
             raise self._spider.netspy_start_error
         _raise_if_lost(crawler)
+        if crawler.stats is not None:
+            self.status = crawler.stats.get_value(keys.EXIT_STATUS, 0)
 
     def _last_words(self) -> None:
         with suppress(RuntimeError):  # the crawl had no extensions yet
@@ -187,13 +191,12 @@ class _Run:
     def stop(self) -> None:
         """End the crawl soon; for any thread."""
         self._is_stopped = True
-        if self.loop is not None and self._runner is not None:
+        if self.loop is not None and self._crawler is not None:
             self.loop.call_soon_threadsafe(self._stop_soon)
 
     def _stop_soon(self) -> None:
-        assert self._runner is not None
-        for crawler in self._runner.crawlers:
-            _scrapy.keep(crawler, _scrapy.stop(crawler))
+        assert self._crawler is not None  # the runner knows it only once it has begun
+        _scrapy.keep(self._crawler, _scrapy.stop(self._crawler))
 
 
 def _loop_is_running() -> bool:

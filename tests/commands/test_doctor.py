@@ -601,3 +601,37 @@ def test_secrets(text: str, shown: str) -> None:
     )  # fmt: skip
 
     assert secrets.mask(text) == shown
+
+
+def test_what_earlier_runs_and_other_nodes_know():
+    """Cache, incremental crawling and a queue in Redis are in the policy, no password with them."""
+
+    class Plain(scrapy.Spider):
+        name = "plain"
+
+    off = diagnose(Plain, Settings(), []).policy
+    on = diagnose(
+        Plain,
+        Settings(
+            {
+                "RESPONSE_CACHE_ENABLE": True,
+                "NETSPY_INCREMENTAL": True,
+                "SCHEDULER": "netspy_scrapy.redis.scheduler.RedisScheduler",
+                "REDIS_URL": "redis://:geheim@127.0.0.1:1/0",
+            }
+        ),
+        [],
+    ).policy
+
+    scrapys = diagnose(Plain, Settings({"HTTPCACHE_ENABLED": True}), []).policy
+    assert ("response cache", "off", "HTTPCACHE_ENABLED", "Scrapy default") in off
+    assert ("response cache", "Scrapy's HTTP cache", "HTTPCACHE_ENABLED", "project") in scrapys
+    assert ("pages of earlier runs", "off", "NETSPY_INCREMENTAL", "netspy default") in off
+    assert not [row for row in off if row[0] == "queue"]
+    rows = {label: (value, setting) for label, value, setting, _ in on}
+    assert rows["response cache"] == (".netspy_cache, for 3600 s", "RESPONSE_CACHE_ENABLE")
+    assert rows["pages of earlier runs"][0] == "asked for changes (netspy_incremental.db)"
+    assert rows["a page that is unchanged"] == ("skip", "NETSPY_INCREMENTAL_ON_304")
+    assert rows["queue"] == ("in Redis, shared by nodes", "REDIS_URL")
+    assert rows["delays"] == ("each node its own", "GLOBAL_THROTTLE")
+    assert "geheim" not in str(on)

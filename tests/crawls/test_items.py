@@ -399,7 +399,7 @@ def test_neither_stored_nor_dumped_stops_the_crawl(
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert any("cannot be dumped" in line and "failed_items.jsonl" in line for line in errors)
     assert any("LOST" in line and "url=" in line for line in errors)
-    assert crawler.spider is None  # what makes scrapy crawl end with status 1
+    assert crawler.stats.get_value("netspy/exit_status") == 1
 
 
 def test_start_raises_when_rows_are_lost(site: Any, folder: Path) -> None:

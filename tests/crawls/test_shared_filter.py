@@ -228,7 +228,7 @@ def test_nine_rows_of_three_groups_when_the_filter_cannot_be_asked(
     assert "a batch of 9 items is stored without looking for duplicates" in str(said)
     assert "the fingerprints of 9 stored items could not be recorded" in str(said).lower()
     summary = next(one.getMessage() for one in caplog.records if "Run summary" in one.getMessage())
-    assert "! the item filter was down: 1 batches may hold rows that were stored before" in summary
+    assert "! the item filter was down: 1 batch may hold rows that were stored before" in summary
 
 
 def test_nine_rows_of_three_groups_when_nothing_can_be_recorded(server: Redis) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from typing import Any
 
+import pytest
+import scrapy
+
 import netspy_scrapy as mw
+from netspy_scrapy.extensions import runtime
 from netspy_scrapy.pipelines.base import BasePipeline
-from tests.crawling import MemorySink, crawl
+from tests.crawling import MemorySink, PlainSpider, crawl
 
 
 class Refuses(BasePipeline):
@@ -49,10 +55,7 @@ def test_the_line_for_programs(site: Any, caplog: Any) -> None:
     site.set("/busy", status=503, headers={"Retry-After": "1"}, times=1)
     crawl(Shop, base=site.url("").rstrip("/"))
 
-    (line,) = [
-        one.getMessage() for one in caplog.records if one.getMessage().startswith("NETSPY_RUN_SUM")
-    ]
-    found = json.loads(line.partition(" ")[2])
+    found = record(caplog)
     domain = f"127.0.0.1:{site.port}"
     expected = {
         "schema": 1, "spider": "shop", "request_ok": 2, "request_failed": 1, "retry": 1,
@@ -67,12 +70,135 @@ def test_the_line_for_programs(site: Any, caplog: Any) -> None:
                 "books": {"refused": 1, "dumped": 1},
             },
         },
-        "domains": {domain: {"rests": 1, "seconds": 1.0, "circuits": 0}},
+        "exit_status": 0, "findings": {"rows_dumped": 3, "requests_failed": 1},
+        "next_steps": [
+            "3 rows in failed_items.jsonl: netspy-retry --items stores them",
+            "1 request in failed_requests.jsonl: netspy-retry --requests fetches it",
+        ],
+        "incremental": {},
     }  # fmt: skip
     assert {key: found[key] for key in expected} == expected
+    rested = found["domains"][domain]
+    assert (rested["rests"], rested["circuits"]) == (1, 0)
+    assert 0.9 < rested["seconds"] <= 1.01
     assert found["statuses"] == {"200": 3, "404": 1, "503": 1}
     assert 1 < found["elapsed"] < 30
     assert found["bytes"] > 0
+
+
+def test_the_block_for_people(site: Any, caplog: Any) -> None:
+    """What came of the run, of each sink and table, and what to do next."""
+    site.set("/robots.txt", body=b"User-agent: *\nDisallow: /forbidden\n")
+    site.set("/busy", body=b"page")
+    site.set("/busy", status=503, headers={"Retry-After": "1"}, times=1)
+    crawl(Shop, base=site.url("").rstrip("/"))
+
+    lines = block(caplog)
+    received = lines.pop(2)
+    assert re.fullmatch(r"  bytes    [1-9][\d.]* KB", received)
+    rest = lines.pop(6)
+    assert re.fullmatch(rf"    127\.0\.0\.1:{site.port}: 1 rest, (0\.9\d*|1) s", rest)
+    assert lines == [
+        "Run summary of shop (finished)",
+        "  pages    3  (200 3, 404 1, 503 1)",
+        "  retries  1  (503 1)",
+        "  drops    1  (robots 1)",
+        "  failures 1  (404 1)",
+        "  rests    1",
+        "  filtered 1  (duplicate requests 1)",
+        "  items    5",
+        "  MemorySink: rows 5 stored, 0 refused, 0 dumped",
+        "    items: 4 stored, 0 refused, 0 dumped",
+        "    books: 1 stored, 0 refused, 0 dumped",
+        "  Refuses: rows 2 stored, 3 refused, 3 dumped",
+        "    items: 2 stored, 2 refused, 2 dumped",
+        "    books: 0 stored, 1 refused, 1 dumped",
+        "  ! 3 rows in failed_items.jsonl: netspy-retry --items stores them",
+        "  ! 1 request in failed_requests.jsonl: netspy-retry --requests fetches it",
+    ]
+
+
+class Slow(BasePipeline):
+    """Takes three seconds for a batch."""
+
+    async def save_items(self, table: str, items: list[dict[str, Any]]) -> bool:
+        await asyncio.sleep(3)
+        return True
+
+
+@pytest.mark.timed
+def test_a_rest_that_the_end_of_the_run_cuts(site: Any, caplog: Any) -> None:
+    """It counts the seconds until the stop, not those that it was to last or the sinks took."""
+    site.set("/busy", status=429, headers={"Retry-After": "50"})
+
+    class Yields(PlainSpider):
+        def parse(self, response: Any) -> Any:
+            yield {"url": response.url}
+
+    settings = {
+        "SPIDER_MAX_RUNTIME": 1.5, "ITEM_PIPELINES": {Slow: 1}, "BUFFER_FLUSH_INTERVAL": 600,
+    }  # fmt: skip
+    crawl(Yields, settings, urls=(site.url("/busy"), site.url("/page/1", host="127.0.0.2")))
+
+    domain = f"127.0.0.1:{site.port}"
+    found = record(caplog)
+    assert found["elapsed"] > 4.4
+    assert 0.5 < found["domains"][domain]["seconds"] < 2.9
+    (line,) = [one for one in block(caplog) if domain in one]
+    rest = re.fullmatch(r".*: 1 rest, ([\d.]+) s", line)
+    assert rest is not None
+    assert 0.5 < float(rest[1]) < 2.9
+
+
+def test_the_share_of_unchanged_pages(site: Any, caplog: Any, tmp_path: Any) -> None:
+    """The line for programs has what came of asking sites, as the block has."""
+    site.set("/p", body="x" * 3000, headers={"ETag": '"1"'}, conditional=True)
+    site.set("/q", body="y", headers={"ETag": '"1"'})
+    urls = (site.url("/p"), site.url("/q"))
+    for _ in range(2):
+        caplog.clear()
+        crawl(PlainSpider, {"NETSPY_INCREMENTAL": True}, urls=urls)
+
+    expected = {"asked": 2, "not_modified": 1, "share": 0.5, "bytes_saved": 3000}
+    assert record(caplog)["incremental"] == expected
+    assert any("unchanged 1 of 2 pages that were" in one for one in block(caplog))
+
+
+def test_rows_that_a_hung_sink_held(site: Any, caplog: Any, monkeypatch: Any) -> None:
+    """Rows that are dumped since a sink hangs at a stop are in the summary."""
+    monkeypatch.setattr(runtime, "_SINK_TIMEOUT", 0.2)
+
+    class Hangs(BasePipeline):
+        async def save_items(self, table: str, items: list[dict[str, Any]]) -> bool:
+            await asyncio.sleep(600)
+            return True
+
+    class Yields(PlainSpider):
+        def parse(self, response: Any) -> Any:
+            yield {"url": response.url}
+            raise scrapy.exceptions.CloseSpider("enough")
+
+    settings = {"ITEM_PIPELINES": {Hangs: 1}, "NETSPY_STOP_TIMEOUT": 0.2}
+    crawl(Yields, settings, urls=(site.url("/page/1"),))
+
+    assert "  Hangs: rows 0 stored, 0 refused, 1 dumped  (items)" in block(caplog)
+    assert "  ! 1 row in failed_items.jsonl: netspy-retry --items stores it" in block(caplog)
+    assert record(caplog)["sinks"] == {"Hangs": {"items": {"dumped": 1}}}
+
+
+def block(caplog: Any) -> list[str]:
+    """Return the lines of the block."""
+    texts = [one.getMessage() for one in caplog.records]
+    (text,) = [one for one in texts if one.startswith("Run summary")]
+    return str(text).split("\n")
+
+
+def record(caplog: Any) -> dict[str, Any]:
+    """Return what the line for programs says."""
+    texts = [one.getMessage() for one in caplog.records]
+    (line,) = [one for one in texts if one.startswith("NETSPY_RUN_SUMMARY ")]
+    found: dict[str, Any] = json.loads(line.partition(" ")[2])
+    return found
 
 
 def test_no_summary_where_none_is_wanted(site: Any, caplog: Any) -> None:

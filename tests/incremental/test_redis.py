@@ -164,5 +164,6 @@ def test_a_wrong_password_ends_the_crawl(
     )  # fmt: skip
 
     assert reason(crawler) == "incremental_store"
+    assert crawler.stats.get_value("netspy/exit_status") == 1
     assert "REDIS_URL" in caplog.text
     assert "wrong-secret" not in caplog.text

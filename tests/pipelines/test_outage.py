@@ -48,7 +48,7 @@ def turn(outage: Outage, *, full: bool = False) -> bool | None:
 
 
 def test_attempts_are_further_apart_each_time() -> None:
-    """The delays double from 0.5 s to 15 s."""
+    """The delays double from 0.5 s to 5 s."""
     clock = Clock()
     outage = Outage("S", 30, clock)
     delays = []
@@ -59,7 +59,32 @@ def test_attempts_are_further_apart_each_time() -> None:
             clock.now += 0.5
         delays.append(clock.now - began)
 
-    assert delays == [0.5, 1, 2, 4, 8, 15, 15]
+    assert delays == [0.5, 1, 2, 4, 5, 5, 5]
+
+
+def test_a_server_that_hangs_is_asked_less_often() -> None:
+    """An attempt that took 60 s is followed by as long a pause."""
+    clock = Clock()
+    outage = Outage("S", 30, clock)
+    outage.begin("gone")
+    clock.now += 1
+    assert turn(outage)
+    clock.now += 60
+    outage.begin("no answer")
+    clock.now += 59
+    early = turn(outage)
+    clock.now += 1
+
+    assert (early, turn(outage)) == (None, True)
+
+
+def fail_until(outage: Outage, clock: Clock, end: float) -> None:
+    """Make all attempts before *end*, in vain."""
+    while clock.now < end:
+        if turn(outage):
+            outage.begin("gone")
+        clock.now += 0.25
+    clock.now = end
 
 
 def test_a_sink_with_room_waits_for_ever() -> None:
@@ -68,11 +93,39 @@ def test_a_sink_with_room_waits_for_ever() -> None:
     outage = Outage("S", 30, clock)
     outage.begin("gone")
     seen = []
-    for clock.now in (100.1, 129.9, 130.1):
-        outage._next_try = clock.now + 5
+    for end in (100.1, 129.9, 135.2):
+        fail_until(outage, clock, end)
         seen.append((turn(outage), turn(outage, full=True)))
 
     assert seen == [(None, None), (None, None), (None, False)]
+
+
+def test_no_row_is_dumped_without_an_attempt_at_the_end_of_the_wait() -> None:
+    """A server that came back just before is noticed, whenever the next attempt was due."""
+    clock = Clock()
+    outage = Outage("S", 30, clock)
+    outage.begin("gone")
+    fail_until(outage, clock, 129.9)
+    outage._next_try = 140.0
+    clock.now = 130.0
+
+    assert [turn(outage), turn(outage, full=True)] == [None, True]
+    outage.begin("gone")
+    assert turn(outage, full=True) is False
+
+
+def test_a_full_sink_notices_a_server_that_is_back() -> None:
+    """However long it has been dumping: an attempt is made every few seconds."""
+    clock = Clock()
+    outage = Outage("S", 30, clock)
+    outage.begin("gone")
+    fail_until(outage, clock, 1000.0)
+    outage.begin("gone")
+    seen = []
+    for clock.now in (1001.0, 1004.9, 1005.0):
+        seen.append(turn(outage, full=True))
+
+    assert seen == [False, False, True]
 
 
 def test_the_close_makes_one_more_attempt() -> None:
@@ -95,8 +148,10 @@ def test_the_first_failure_at_the_close_waits() -> None:
     outage.begin("gone")
     first = turn(outage)
     clock.now += 31
+    last = turn(outage)
+    outage.begin("gone")
 
-    assert (first, turn(outage)) == (None, False)
+    assert (first, last, turn(outage)) == (None, True, False)
 
 
 def test_a_server_that_is_back() -> None:
@@ -220,7 +275,7 @@ def test_the_summary_names_rows_in_doubt(caplog: pytest.LogCaptureFixture) -> No
     run([SinkUnavailableError("reset", in_doubt=[0, 1])])
 
     assert "! 2 rows may be stored twice" in caplog.text
-    assert "AwaySink: rows 3 stored, 0 refused, 0 dumped, 1 outages" in caplog.text
+    assert "AwaySink: rows 3 stored, 0 refused, 0 dumped, 1 outage" in caplog.text
 
 
 def test_a_replay_leaves_the_lines(capsys: pytest.CaptureFixture[str], folder: Any) -> None:
