@@ -152,8 +152,14 @@ def wanted(trouble: Trouble) -> set[str]:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("trouble", TROUBLES)
-@pytest.mark.parametrize("how", ["SIGTERM", "max runtime"])
+@pytest.mark.parametrize(
+    ("how", "trouble"),
+    [
+        *(("SIGTERM", trouble) for trouble in TROUBLES),
+        # A browser may need longer to start than the crawl is given.
+        *(("max runtime", trouble) for trouble in TROUBLES if trouble is not browser),
+    ],
+)
 def test_a_crawl_in_trouble_ends(
     site: Site, folder: Path, trouble: Callable[[Site], Trouble], how: str
 ) -> None:
@@ -185,7 +191,8 @@ def test_a_second_signal_ends_at_once(
         process.process.send_signal(signal.SIGINT)
     seconds, _, err = process.end(within=30)
 
-    assert seconds < 5
+    # With a browser that hangs the process itself needs some seconds to end.
+    assert seconds < (5 if trouble is not browser else 20)
     assert accounted(folder, site) == wanted(it), err[-3000:]
 
 
