@@ -74,6 +74,7 @@ from netspy_scrapy.settings import (
 from netspy_scrapy.spidermiddlewares.children import KeepChildrenMiddleware
 from netspy_scrapy.spidermiddlewares.outcome import OutcomeMiddleware
 from netspy_scrapy.spidermiddlewares.replay import ReplayMiddleware
+from netspy_scrapy.spidermiddlewares.shared_start import SharedStartMiddleware
 from netspy_scrapy.spidermiddlewares.start import StartPaceMiddleware
 from netspy_scrapy.spiders.air import AirSpider
 from netspy_scrapy.spiders.setup import pipelines
@@ -109,6 +110,8 @@ _RECEIVING_ORDER = 880
 _OUTCOME_ORDER = 50
 #: Next to the engine: it sees what all others made of start().
 _START_ORDER = 10
+#: Around all others: what they add to start() is the business of one node too.
+_SHARED_START_ORDER = 5
 #: Before StartSpiderMiddleware: they are not what the spider starts with.
 _REPLAY_ORDER = 20
 _SUMMARY_ORDER = 0
@@ -199,6 +202,9 @@ class Addon:
                 "not installed, so every answer reaches the callback and failures are not dumped"
             )
         _add(settings, name, StartPaceMiddleware, _START_ORDER)
+        shares_itself = getattr(self._crawler.spidercls, "netspy_shares_start", False)
+        if read_bool(settings, "NETSPY_SHARED_START") and not shares_itself:
+            _add(settings, name, SharedStartMiddleware, _SHARED_START_ORDER)
         ordered = CrawlContext.of(self._crawler).replay_order is not None
         if ordered or read_bool(settings, "RETRY_FAILED_ON_START"):
             _add(settings, name, ReplayMiddleware, _REPLAY_ORDER)
@@ -315,6 +321,10 @@ class Addon:
             QueueSettings.from_settings(settings)
             RedisSettings.from_settings(settings)
             driver("SCHEDULER", _name(settings["SCHEDULER"]))
+        elif read_bool(settings, "NETSPY_SHARED_START"):
+            raise ConfigError(
+                "NETSPY_SHARED_START", True, "False where SCHEDULER is no RedisScheduler"
+            )
         if user_set(settings, "SPIDER_THREAD_COUNT"):
             read_int(settings, "SPIDER_THREAD_COUNT", minimum=1)
         if settings.getpriority("REQUEST_TIMEOUT") is not None:

@@ -208,11 +208,14 @@ class CrawlContext:
         dedup = DedupSettings.from_settings(self.crawler.settings)
         if not dedup.items:
             return None
-        if not dedup.shared:
+        run = str(self.crawler.settings.get("NETSPY_PROCESS_RUN") or "")
+        if not dedup.shared and not run:
             return ItemFilter.from_crawler(self.crawler)
         from netspy_scrapy.dedup.redis_store import redis_store  # noqa: PLC0415 - see redis
         from netspy_scrapy.dedup.shared_filter import SharedItemFilter  # noqa: PLC0415
 
+        if not dedup.shared:  # the processes of one run know together what one would know
+            dedup = dedup.of_run(run)
         store = redis_store(dedup, self.redis, self.spider_name, "items")
         return SharedItemFilter(store, self.redis, self.stats)
 

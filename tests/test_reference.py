@@ -15,7 +15,7 @@ from scrapy import Request, Spider
 
 import netspy_scrapy.addon
 from netspy_scrapy import meta, policies, signals, stats
-from netspy_scrapy.commands import cache, create, incremental, retry
+from netspy_scrapy.commands import cache, create, incremental, retry, run
 from netspy_scrapy.dumps.codec import decode_line, encode_line
 from netspy_scrapy.dumps.items import ItemRecord
 from netspy_scrapy.dumps.requests import request_record
@@ -233,7 +233,7 @@ def test_dump_examples() -> None:
     assert encode_line(decode_line(typed)) == typed
 
 
-@pytest.mark.parametrize("command", [cache, create, retry])
+@pytest.mark.parametrize("command", [cache, create, retry, run])
 def test_options_of_a_console_script(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The page has each option that ``netspy-retry --help`` shows, and no other."""
     with pytest.raises(SystemExit):

@@ -13,7 +13,7 @@ from netspy_scrapy.exceptions import ConfigError, RedisFailedError
 from netspy_scrapy.redis.connection import Connection
 from netspy_scrapy.redis.options import RedisSettings
 from netspy_scrapy.redis.queue import QueueNames, RedisQueue
-from netspy_scrapy.redis.settings import QueueSettings, rendered
+from netspy_scrapy.redis.settings import QueueSettings, queue_base, rendered
 from netspy_scrapy.redis.status import Status, purge, queues, status
 from netspy_scrapy.settings import read_text
 
@@ -114,11 +114,7 @@ class Command(ScrapyCommand):
         console.conclude(f"Deleted {what}")
 
     def _base(self, connection: Connection, name: str) -> str:
-        template = self._settings().queue_key
-        if not template:
-            return connection.key(name, "queue")
-        base = rendered("SCHEDULER_QUEUE_KEY", template, name)
-        return base if "{" in base else f"{{{base}}}"
+        return queue_base(connection, self._settings().queue_key, name)
 
     def _filters(self, connection: Connection, name: str) -> list[str]:
         assert self.settings is not None

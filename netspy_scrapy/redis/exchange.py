@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from scrapy import Request
 
+    from netspy_scrapy.processes.share import Share
     from netspy_scrapy.receipts import Receipt
     from netspy_scrapy.redis.connection import Connection
     from netspy_scrapy.redis.leases import Leases
@@ -33,6 +34,9 @@ _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.25
 #: Seconds after a command that Redis refused (out of memory, a failover).
 _REFUSED_PAUSE: Final = 1.0
+#: Seconds in which a node that has work gathers what the next turn sends: a turn costs about 1 ms,
+#: and callbacks that compute would have one for each page.
+_GATHER: Final = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +55,16 @@ class Question:
     wanted: int
     width: int
     unwanted: Sequence[str]
+    share: Share
+    places: int
 
 
 class Side(Protocol):
     """The node, as the exchange sees it; called on the event loop."""
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether the node has nothing to do before the next turn."""
 
     def question(self) -> Question | None:
         """Return what the node wants now; None: nothing."""
@@ -200,6 +210,8 @@ class Exchange:
                 await asyncio.sleep(_REFUSED_PAUSE)
             else:
                 self._is_refused = False
+                if not (self._side.is_hungry or self._is_ended):
+                    await asyncio.sleep(_GATHER)
 
     async def _until_asked(self) -> None:
         """Wait until there is something to send, or it is time to ask."""
@@ -265,6 +277,8 @@ class Exchange:
             allowed=self._settings.deliveries,
             next_epoch=secrets.token_hex(8),
             unwanted=question.unwanted,
+            share=question.share,
+            places=question.places,
         )
         if not answer.is_emptied:
             queue.epoch = answer.epoch

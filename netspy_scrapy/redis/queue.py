@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from netspy_scrapy.dedup.redis_store import RedisStore
+    from netspy_scrapy.processes.share import Share
 
 #: Tasks of one call of a script: a few milliseconds, in which the server does nothing else.
 _CHUNK: Final = 200
 _SCRIPTS: Final = (
     "begin", "first", "push", "pop", "settle", "renew", "rest", "restore", "leave",
-    "requeue",
+    "requeue", "abandon",
 )  # fmt: skip
 
 
@@ -170,16 +171,20 @@ class RedisQueue:
         allowed: int,
         next_epoch: str,
         unwanted: Iterable[str],
+        share: Share | None = None,
+        places: int = 0,
     ) -> Handed:
         """Take up to *wanted* tasks for *lease* seconds (0: for good), none of *unwanted* domains.
 
-        *width*: of one domain at most. *allowed*: deliveries after which a task is dead.
+        *width*: of one domain at most. *allowed*: deliveries after which a task is dead. *share*,
+        *places*: none either of domains that are left to other processes, where each has so many.
         """
         seeds = wanted if self.names.seeds else 0
+        number, count = (share.number, share.count) if share is not None else (1, 1)
         answer = self._call(
             client, "pop",
             [self.node, _milliseconds(lease), wanted, width, allowed, self.epoch, next_epoch,
-             seeds, *unwanted],
+             seeds, number, count, places, *unwanted],
         )  # fmt: skip
         known = answer[0].decode()
         if len(answer) == 1:
@@ -247,6 +252,10 @@ class RedisQueue:
                 lost = Lease(task.decode(), int(delivery), "", 0.0, b"")
                 found.append(Settle("back", lost))
         return found
+
+    def abandon(self, client: Any, node: str) -> int:
+        """Let others have at once what *node* held, which is known to be dead; return how much."""
+        return int(self._call(client, "abandon", [node]))
 
     def requeue_dead(self, client: Any) -> int:
         """Put the dead tasks into the queue again; return how many."""

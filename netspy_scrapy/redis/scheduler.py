@@ -33,13 +33,13 @@ from netspy_scrapy.redis.seeds import Seeds
 from netspy_scrapy.redis.settings import (
     QueueSettings,
     keeps_alive,
+    queue_base,
     queue_name,
-    rendered,
 )
 from netspy_scrapy.retry import claim_budget
 from netspy_scrapy.scheduling.queue import ReadyQueue
 from netspy_scrapy.scheduling.scheduler import Scheduler
-from netspy_scrapy.settings import DedupSettings, RuntimeSettings, user_set
+from netspy_scrapy.settings import DedupSettings, RuntimeSettings, read_bool, user_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,6 +84,8 @@ class RedisScheduler(Scheduler):
 
     df: BaseDupeFilter
     checks_redis = True
+    is_shared = True
+    """Whether other nodes work on what is queued."""
 
     # Scrapy's interface --------------------------------------------------------------------------
     def open(self, spider: Spider) -> Deferred[None] | None:
@@ -99,17 +101,12 @@ class RedisScheduler(Scheduler):
         self.node = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._connection = self._context.redis
         self.seeds = Seeds(self.crawler, spider)
-        name = queue_name(spider)
-        base = (
-            rendered("SCHEDULER_QUEUE_KEY", self.settings.queue_key, name)
-            if self.settings.queue_key
-            else self._connection.key(name, "queue")
-        )
-        if self.settings.queue_key and "{" not in base:
-            base = f"{{{base}}}"
+        base = queue_base(self._connection, self.settings.queue_key, queue_name(spider))
         run = DedupSettings.from_settings(self.crawler.settings).run
         start = f"{base}:start:{run}" if run else f"{base}:start"
-        shares = getattr(spider, "netspy_shares_start", False)
+        shares = getattr(spider, "netspy_shares_start", False) or read_bool(
+            self.crawler.settings, "NETSPY_SHARED_START"
+        )
         self.names = QueueNames(base, self.seeds.key, start if shares else "")
         self._filter = self.df if isinstance(self.df, RedisRequestFilter) else None
         store = self._filter.store if self._filter is not None else None
@@ -118,6 +115,8 @@ class RedisScheduler(Scheduler):
         self._ids = itertools.count(1)
         self._paced: dict[str, DomainState] = {}
         """Domains whose delay had not passed when they were last asked."""
+        self._others: set[str] = set()
+        """Domains that are left to other processes, where Redis could not tell."""
         self._is_pending = True
         """Whether tasks are left somewhere, as far as is known."""
         self.first_sent = self.first_known = 0
@@ -280,7 +279,17 @@ class RedisScheduler(Scheduler):
         self._paced = {name: one for name, one in self._paced.items() if one.ready_at > now}
         width = 1 if self._politeness.settings.pace.delay > 0 else _WIDTH
         full = [name for name, count in self.leases.fresh.items() if count >= width]
-        return Question(min(wanted, self.settings.batch), width, [*self._paced, *full])
+        settings = self._politeness.settings
+        return Question(
+            min(wanted, self.settings.batch), width, [*self._paced, *full, *self._others],
+            settings.share, settings.places,
+        )  # fmt: skip
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether the engine waits for an answer of the queue's."""
+        leases = self.leases
+        return not leases.fresh_total or leases.started >= self.settings.unacknowledged
 
     def handed(self, answer: Handed) -> None:
         """Take in tasks."""
@@ -289,6 +298,10 @@ class RedisScheduler(Scheduler):
             if request is not None:
                 self.starved.clear()
                 self._mqpush(request)
+                domain = request.meta[metakeys.DOMAIN]
+                if self._politeness.settings.is_others(domain):
+                    self._others.add(domain)
+                    self._holder.give_back(domain)
         for task_id, data in answer.dead:
             reason = (
                 f"handed out {self.settings.deliveries} times and never done: the nodes that had "

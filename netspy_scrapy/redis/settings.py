@@ -11,6 +11,8 @@ from netspy_scrapy.settings import read_bool, read_int, read_number
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings
 
+    from netspy_scrapy.redis.connection import Connection
+
 #: Keys of scrapy-redis where a project sets no others.
 LEGACY_QUEUE: Final = "%(spider)s:requests"
 _SEEDS: Final = "%(name)s:start_urls"
@@ -68,6 +70,14 @@ def rendered(setting: str, template: Any, spider: str) -> str:
     except (KeyError, TypeError, ValueError) as exc:
         allowed = "a key, in which %(spider)s stands for the spider's name"
         raise ConfigError(setting, template, f"{allowed} ({exc!r})") from None
+
+
+def queue_base(connection: Connection, template: str | None, name: str) -> str:
+    """Return what the keys of a queue begin with; *template* is SCHEDULER_QUEUE_KEY."""
+    if not template:
+        return connection.key(name, "queue")
+    base = rendered("SCHEDULER_QUEUE_KEY", template, name)
+    return base if "{" in base else f"{{{base}}}"
 
 
 def seeds_key(settings: BaseSettings, spider: Any) -> str:

@@ -116,10 +116,15 @@ def purge(client: Any, names: QueueNames, filter_key: str = "") -> int:
     keys: list[Any] = [*lines, *(f"{base}:{part}" for part in _PARTS)]
     keys += [names.start or f"{base}:start"]
     if filter_key:
-        keys += [filter_key, *(f"{filter_key}:{layer}" for layer in range(_LAYERS))]
+        keys += filter_keys(filter_key)
     for at in range(0, len(keys), _CHUNK):
         client.delete(*keys[at : at + _CHUNK])
     return int(count)
+
+
+def filter_keys(key: str) -> list[str]:
+    """Return the keys that a filter at *key* may have, whichever kind it is."""
+    return [key, *(f"{key}:{layer}" for layer in range(_LAYERS))]
 
 
 def _now(client: Any) -> float:

@@ -11,6 +11,7 @@ from scrapy.utils.misc import load_object
 from netspy_scrapy.domains import Pace
 from netspy_scrapy.exceptions import ConfigError
 from netspy_scrapy.policies import DomainPolicies
+from netspy_scrapy.processes.share import Share
 from netspy_scrapy.settings.reading import (
     deciding,
     read,
@@ -119,6 +120,10 @@ class PolitenessSettings:
     slots: dict[str, dict[str, Any]] = field(repr=False)
     """DOWNLOAD_SLOTS."""
     policies: DomainPolicies = field(repr=False)
+    share: Share = field(default_factory=Share)
+    """The part of each domain's concurrency that is this process's."""
+    total: int = 0
+    """Requests in flight at most, of all domains (CONCURRENT_REQUESTS)."""
 
     @classmethod
     def from_settings(
@@ -146,7 +151,27 @@ class PolitenessSettings:
             half_open=read_bool(settings, "NETSPY_CIRCUIT_HALF_OPEN"),
             slots=settings.getdict("DOWNLOAD_SLOTS"),
             policies=DomainPolicies.from_settings(settings),
+            share=_share(settings),
+            total=settings.getint("CONCURRENT_REQUESTS"),
         )
+
+    @property
+    def places(self) -> int:
+        """How many requests of a domain one process alone would have in flight at most."""
+        return min(self.pace.concurrency or self.total, self.total)
+
+    def is_others(self, domain: str) -> bool:
+        """Tell whether *domain* is left to other processes: it has too few places for all."""
+        return self.share.count > 1 and not self._own_places(domain)
+
+    def _own_places(self, domain: str) -> int:
+        whole = self._concurrency_of(domain)
+        return self.share.of(domain, min(whole or self.total, self.total))
+
+    def _concurrency_of(self, domain: str) -> int:
+        slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
+        policy = self.policies.of(domain)
+        return int(_first(policy.concurrency, slot.get("concurrency"), self.pace.concurrency))
 
     def slot_delay_of(self, domain: str) -> float:
         """Return the delay that Scrapy gives a new slot of *domain*."""
@@ -164,7 +189,12 @@ class PolitenessSettings:
         return Pace(
             delay=_first(policy.delay, slot.get("delay"), pace.delay),
             jitter=_first(policy.jitter, jitter, pace.jitter),
-            concurrency=_first(policy.concurrency, slot.get("concurrency"), pace.concurrency),
+            # Also of a domain that is left to others: a redirect may lead to it.
+            concurrency=(
+                self._concurrency_of(domain)
+                if self.share.count == 1
+                else max(1, self._own_places(domain))
+            ),
             failure_threshold=_first(policy.circuit_threshold, pace.failure_threshold),
             cooldown=_first(policy.circuit_cooldown, pace.cooldown),
         )
@@ -172,6 +202,15 @@ class PolitenessSettings:
 
 def _first(*values: Any) -> Any:
     return next(value for value in values if value is not None)
+
+
+def _share(settings: BaseSettings) -> Share:
+    text = str(read(settings, "NETSPY_PROCESS") or "")
+    try:
+        return Share.parse(text) if text else Share()
+    except ValueError:
+        allowed = 'the number of a process and how many there are, as in "2/3"'
+        raise ConfigError("NETSPY_PROCESS", text, allowed) from None
 
 
 def _jitter(settings: BaseSettings) -> float:

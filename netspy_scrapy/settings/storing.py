@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from netspy_scrapy.exceptions import ConfigError
@@ -63,6 +63,10 @@ class DedupSettings:
     def shared(self) -> bool:
         """Whether what was seen is in Redis."""
         return self.kind in _SHARED_FILTERS
+
+    def of_run(self, run: str) -> DedupSettings:
+        """Return the same filter in Redis, for the processes of one run."""
+        return replace(self, kind="redis-set" if self.kind == "lite" else "redis", run=run)
 
 
 def _run(settings: BaseSettings, *, needed: bool) -> str:

@@ -76,6 +76,15 @@ SETTINGS: dict[str, Setting] = {
     ),
     "NETSPY_MAX_DELIVERIES": Setting(5, "times that a task is handed out before it is given up"),
     "SPIDER_KEEP_ALIVE": Setting(False, "stay when all is done, and wait for more"),
+    "NETSPY_SHARED_START": Setting(
+        False, "with RedisScheduler: start() is run by one node only, as netspy's Spider has it"
+    ),
+    "NETSPY_PROCESS": Setting(
+        "", 'which process this is, "2/3": a domain\'s concurrency is divided; set by --processes'
+    ),
+    "NETSPY_PROCESS_RUN": Setting(
+        "", "name of the run whose processes share one item filter; set by --processes"
+    ),
     # Concurrency and time
     "SPIDER_THREAD_COUNT": Setting(
         None, "upper bound of requests in flight; unset: Scrapy's default", "CONCURRENT_REQUESTS"

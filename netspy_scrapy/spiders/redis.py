@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from netspy_scrapy import _scrapy
-from netspy_scrapy.dedup.redis_store import RUN_TTL
-from netspy_scrapy.exceptions import RedisFailedError, SpiderError
+from netspy_scrapy.exceptions import SpiderError
+from netspy_scrapy.redis.first_requests import FirstRequests
 from netspy_scrapy.redis.scheduler import RedisScheduler
 from netspy_scrapy.spiders.air import AirSpider
 
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 #: Over the add-on's own choice, and under a project's.
 _PRIORITY: Final = 16
-#: Seconds within which the node that yields the first requests says that it still does.
-_CLAIM: Final = 20.0
-#: Seconds between two questions whether they are all there.
-_ASK: Final = 0.25
 
 
 class Spider(AirSpider):
@@ -85,58 +81,6 @@ class Spider(AirSpider):
             )
             raise self.netspy_start_error
         self.netspy_begin()
-        state = await self._netspy_claim(scheduler)
-        if not state.startswith("running:"):
-            return
-        unclaim = scheduler.membership.keep_claim(_CLAIM)
-        try:
-            async for one in super().netspy_start():
+        async with aclosing(FirstRequests(scheduler, self).of(super().netspy_start())) as first:
+            async for one in first:
                 yield one
-            await scheduler.until_sent()
-        except BaseException:
-            unclaim()
-            await self._netspy_tell(scheduler, "free")
-            raise
-        unclaim()
-        await self._netspy_tell(scheduler, "done")
-        if scheduler.first_sent and scheduler.first_sent == scheduler.first_known:
-            self.logger.warning(
-                "All %s first requests were fetched before: the request filter of this spider has "
-                "them. Give each run a RUN_ID of its own, or leave DEDUP_SCOPE at 'auto'",
-                scheduler.first_sent,
-            )
-
-    async def _netspy_claim(self, scheduler: RedisScheduler) -> str:
-        """Wait until this node has the first requests to yield, or they are all there."""
-        said = ""
-        while True:
-            try:
-                state = await scheduler.membership.first_requests("claim", _CLAIM)
-            except RedisFailedError:
-                await asyncio.sleep(_ASK)
-                continue
-            if state == f"running:{scheduler.node}":
-                return state
-            if state == "over":
-                self.logger.info("The run is over already; a new one needs another RUN_ID")
-                return state
-            if state == "done":
-                self.logger.info("start_requests was run before: this node works on what is queued")
-                return state
-            if state != said:
-                said = state
-                self.logger.info("start_requests is %s", state.replace("running:", "run by "))
-            await asyncio.sleep(_ASK)
-
-    async def _netspy_tell(self, scheduler: RedisScheduler, what: str) -> None:
-        """Tell the others; while Redis is away, the claim runs out and another node takes it."""
-        kept = RUN_TTL if self.crawler.settings["RUN_ID"] else 0.0
-        while True:
-            try:
-                await scheduler.membership.first_requests(what, kept if what == "done" else 0.0)
-            except RedisFailedError:
-                if what == "free":
-                    return
-                await asyncio.sleep(_ASK)
-            else:
-                return

@@ -2,8 +2,9 @@
 --
 -- KEYS   base; the key of the start URLs; the key that tells of the first requests (base: none)
 -- ARGV   node, its lease (ms; 0: none), tasks wanted, tasks of one domain at most, deliveries
---        allowed, the epoch it knows (empty: none), an epoch to begin, start URLs wanted, and the
---        domains it wants nothing of
+--        allowed, the epoch it knows (empty: none), an epoch to begin, start URLs wanted; the number
+--        of this process, of how many, and the places of a domain that they divide (0: they do not);
+--        and the domains it wants nothing of
 -- Returns {epoch, tasks in all, with nodes, delayed, ms until the next may go (-1: none), start
 --          state, {id, delivery, payload, ...}, {id, payload, ... that are dead now}}
 -- or only {epoch}: it is not the one the node knows.
@@ -64,12 +65,18 @@ if seeds > 0 then
 end
 
 local unwanted = {}
-for at = 9, #ARGV do unwanted[ARGV[at]] = true end
+for at = 12, #ARGV do unwanted[ARGV[at]] = true end
+local number, count, places = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
+-- A domain that has fewer places than there are processes is left to some of them (Share.of).
+local function is_ours(name)
+  if places == 0 or places >= count or name == '' then return true end
+  return (tonumber(string.sub(redis.sha1hex(name), 1, 8), 16) + number) % count < places
+end
 local names, offset, page = {}, 0, 64
 while #names < wanted do
   local found = redis.call('ZRANGEBYSCORE', domains, '-inf', now, 'LIMIT', offset, page)
   for _, name in ipairs(found) do
-    if #names < wanted and not unwanted[name] then names[#names + 1] = name end
+    if #names < wanted and not unwanted[name] and is_ours(name) then names[#names + 1] = name end
   end
   if #found < page then break end
   offset = offset + page

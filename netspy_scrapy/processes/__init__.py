@@ -1,0 +1,1 @@
+"""One spider in several processes of one machine: ``netspy-run --processes N``."""
