@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -32,6 +33,7 @@ from netspy_scrapy.settings import (
     RetrySettings,
     SinkSettings,
 )
+from netspy_scrapy.stopping import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +68,7 @@ class CrawlContext:
         """What a command wants to be replayed."""
         self.has_scheduler = False
         """Whether the crawl's scheduler is ours."""
+        self.stop = Stop()
 
         self.history: History | None = None
         """What collects for the report; None: none is wanted."""
@@ -194,7 +197,8 @@ class CrawlContext:
         from netspy_scrapy.redis.connection import Connection  # noqa: PLC0415
         from netspy_scrapy.redis.options import RedisSettings  # noqa: PLC0415
 
-        connection = Connection(RedisSettings.from_settings(self.crawler.settings))
+        settings = RedisSettings.from_settings(self.crawler.settings)
+        connection = Connection(settings, lambda: self.stop.left(math.inf))
         self.crawler.signals.connect(connection.close, signals.engine_stopped, weak=False)
         return connection
 

@@ -81,6 +81,8 @@ class Politeness:
         """Origins whose robots.txt the queue has handed out, and not heard of yet."""
         self.is_cut = False
         """Whether the time after a stop is over: what is not done goes back to the queue."""
+        self.on_cut: list[Callable[[], None]] = []
+        """Who has downloads of their own to end then."""
         self.held: set[str] = set()
         """Domains that wait for something other than time: their robots.txt."""
         self._queues: list[ReadyQueue] = []
@@ -375,6 +377,8 @@ class Politeness:
         requests = _scrapy.requests_under_way(self._crawler)
         for request in requests:
             self._downloads.cut_off(request, CutOffError("the crawl is being stopped"))
+        for end in self.on_cut:
+            end()
         return len(requests)
 
     def _done(self, request: Request, result: Any) -> None:

@@ -18,11 +18,11 @@ from scrapy.utils.request import RequestFingerprinter
 from netspy_scrapy import meta as metakeys
 from netspy_scrapy._scrapy import handlers
 from netspy_scrapy.context import CrawlContext
-from netspy_scrapy.exceptions import ConfigError, RenderError
+from netspy_scrapy.exceptions import ConfigError, CutOffError, RenderError
 from netspy_scrapy.settings import RenderSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     import scrapy
     from scrapy.crawler import Crawler
@@ -74,7 +74,10 @@ class Rendering:
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
+        self._context = CrawlContext.of(crawler)
         self._settings = RenderSettings.from_settings(crawler.settings)
+        self._rendering: set[asyncio.Future[Response]] = set()
+        self._is_cut = False
         self._pages = asyncio.Semaphore(self._settings.pages)
         self._starting = asyncio.Lock()
         self._handler: Any = None
@@ -90,11 +93,31 @@ class Rendering:
     def spider_opened(self) -> None:
         """Take over the downloads of requests that are to be rendered."""
         handlers.divert_downloads(self._crawler, self._download, self._close)
+        self._context.politeness.on_cut.append(self._cut)
 
     def _download(self, request: scrapy.Request) -> Any:
         """Return the download of *request*, to be awaited; None: it is not rendered."""
         options = options_of(request)
-        return None if options is None else self._render(request, options)
+        return None if options is None else self._tracked(request, options)
+
+    async def _tracked(self, request: scrapy.Request, options: Mapping[str, Any]) -> Response:
+        if self._is_cut:
+            raise _cut_off()
+        task = asyncio.ensure_future(self._render(request, options))
+        self._rendering.add(task)
+        task.add_done_callback(self._rendering.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._is_cut:  # Scrapy's downloader waits for an exception that it knows
+                raise _cut_off() from None
+            raise
+
+    def _cut(self) -> None:
+        """End what is being rendered, or waits for a page: the engine waits for it no more."""
+        self._is_cut = True
+        for task in self._rendering:
+            task.cancel()
 
     async def _render(self, request: scrapy.Request, options: Mapping[str, Any]) -> Response:
         timeout = self._settings.timeout or request.meta.get("download_timeout") or _TIMEOUT
@@ -172,7 +195,7 @@ class Rendering:
                 await asyncio.wait_for(asyncio.shield(one), _CLOSE_TIMEOUT)
 
     def _check_size(self, request: scrapy.Request, response: Response) -> None:
-        limits = CrawlContext.of(self._crawler).limits
+        limits = self._context.limits
         limit = limits.size_of(request)
         if limit and len(response.body) > limit:
             raise limits.too_large(request, f"{len(response.body)} bytes once it was rendered")
@@ -201,8 +224,21 @@ class Rendering:
     async def _close(self) -> None:
         if self._handler is not None:
             handler, self._handler = self._handler, None
-            with suppress(Exception):
-                await asyncio.wait_for(handlers.close_handler(handler), _CLOSE_TIMEOUT)
+            closing: asyncio.Future[Any] = asyncio.ensure_future(
+                _quietly(handlers.close_handler(handler))
+            )
+            seconds = self._context.stop.left(_CLOSE_TIMEOUT)
+            ending: set[asyncio.Future[Any]] = {closing, *self._rendering}
+            await asyncio.wait(ending, timeout=seconds)
+
+
+def _cut_off() -> CutOffError:
+    return CutOffError("the crawl is being stopped")
+
+
+async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
+    with suppress(Exception):  # the browser may be gone
+        await closing
 
 
 class _Page:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import scrapy.exceptions
-from scrapy import Request
+from scrapy import Request, signals
 from scrapy.core.downloader import Slot
 from scrapy.crawler import CrawlerRunnerBase
 from scrapy.exceptions import IgnoreRequest
@@ -308,32 +308,52 @@ def requests_under_way(crawler: Crawler) -> list[Request]:
     return [] if engine is None else list(engine.downloader.active)
 
 
-def watch_closing(crawler: Crawler, closing: Callable[[str], None]) -> None:
+def watch_closing(
+    crawler: Crawler, closing: Callable[[str], None], again: Callable[[], None] | None = None
+) -> None:
     """Call *closing* with the reason once the spider is being closed. No signal says so.
 
-    Who closes it again waits until it is closed. In Scrapy a stop while the pipelines close goes
-    on at once, and the crawl ends with the last batch half written.
+    *again* is called when somebody closes it meanwhile: a stop of a crawl that closes by itself.
     """
     engine: Any = engine_of(crawler)
-    close = engine.close_spider_async
-    inside: ContextVar[bool] = ContextVar("netspy_closing", default=False)
-    closed: asyncio.Future[None] | None = None
+    watched: _WatchedClose | None = engine.__dict__.get("_netspy_close")
+    if watched is None:
+        watched = engine.__dict__["_netspy_close"] = _WatchedClose(engine)
+    watched.closing.append(closing)
+    if again is not None:
+        watched.again.append(again)
 
-    async def watched(*, reason: str = "cancelled") -> None:
-        nonlocal closed
-        if closed is not None:
-            if not inside.get():  # else it would wait for itself
-                await asyncio.shield(closed)
+
+class _WatchedClose:
+    """Stands in the place of ``engine.close_spider_async``.
+
+    Who closes the spider again waits until it is closed. In Scrapy a stop while the pipelines close
+    goes on at once, and the crawl ends with the last batch half written.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self.closing: list[Callable[[str], None]] = []
+        self.again: list[Callable[[], None]] = []
+        self._close = engine.close_spider_async
+        self._inside: ContextVar[bool] = ContextVar("netspy_closing", default=False)
+        self._closed: asyncio.Future[None] | None = None
+        engine.close_spider_async = self.close
+
+    async def close(self, *, reason: str = "cancelled") -> None:
+        if self._closed is not None:
+            if not self._inside.get():  # else it would wait for itself
+                for one in self.again:
+                    one()
+                await asyncio.shield(self._closed)
             return
-        closed = asyncio.get_running_loop().create_future()
-        inside.set(True)
+        self._closed = asyncio.get_running_loop().create_future()
+        self._inside.set(True)
         try:
-            closing(reason)
-            await close(reason=reason)
+            for tell in self.closing:
+                tell(reason)
+            await self._close(reason=reason)
         finally:
-            closed.set_result(None)
-
-    engine.close_spider_async = watched
+            self._closed.set_result(None)
 
 
 def watch_dropped(crawler: Crawler, dropped: Callable[[Request], None]) -> None:
@@ -357,6 +377,41 @@ def start_is_exhausted(crawler: Crawler) -> bool:
     """Tell whether ``start()`` has yielded all it had."""
     engine = engine_of(crawler)
     return engine is None or engine._start is None  # noqa: SLF001
+
+
+def end_start(crawler: Crawler) -> None:
+    """Ask ``start()`` for nothing more, as Scrapy does at a stop, but not at every other close.
+
+    What it yields once the scheduler is closed would be nowhere.
+    """
+    engine: Any = engine_of(crawler)
+    task = engine._start_request_processing_awaitable  # noqa: SLF001
+    if isinstance(task, asyncio.Future) and task is not asyncio.current_task():
+        task.cancel()
+
+
+async def stop(crawler: Crawler) -> None:
+    """Stop *crawler*; one that is being opened stops once it is open.
+
+    Scrapy takes a stop for nothing, or raises RuntimeError, until the engine runs.
+    """
+    engine: Any = engine_of(crawler)
+    if engine is not None and engine.running:
+        await crawler.stop_async()
+        return
+
+    async def once_open() -> None:
+        opened: Any = engine_of(crawler)
+        with suppress(RuntimeError):  # it was stopped before
+            await opened.stop_async()
+
+    crawler.signals.connect(once_open, signals.engine_started, weak=False)
+
+
+def unfinished(crawler: Crawler) -> list[Request]:
+    """Return the requests that the engine is not through with."""
+    slot = _slot(crawler)
+    return [] if slot is None else list(slot.inprogress)
 
 
 def leave_pace_to(

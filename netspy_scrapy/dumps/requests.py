@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import _scrapy
@@ -25,16 +26,19 @@ from netspy_scrapy.http.request import NETSPY_PRIORITY
 from netspy_scrapy.logs import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from scrapy import Request, Spider
     from scrapy.crawler import Crawler
+    from scrapy.statscollectors import StatsCollector
 
 logger = logging.getLogger(__name__)
 
 #: Lines kept in memory before they are written, at the latest in _FLUSH_INTERVAL seconds.
 _BATCH = 500
 _FLUSH_INTERVAL = 0.2
+#: Seconds that a process which is to end at once spends on the lines of what was queued.
+_LAST_SECONDS = 3.0
 
 
 def request_record(
@@ -117,12 +121,25 @@ class RequestDump:
         """Why lines cannot be written; None: they can, as far as is known."""
         self._crawler = crawler
         self._lines: list[str] = []
+        self._writing: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request, *, reason: str, status: int | None = None) -> None:
         """Take *request*; its line is written soon, at the latest by :meth:`close`."""
         self.accepted += 1
+        line = self._line(request, reason, status)
+        if line is None:
+            self.is_broken = True
+            return
+        self._lines.append(line)
+        if len(self._lines) >= _BATCH:
+            self._start()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_INTERVAL, self._start)
+
+    def _line(self, request: Request, reason: str, status: int | None) -> str | None:
+        """Return the line of *request*; None: there can be none, and that is said."""
         spider = self._crawler.spider
         assert spider is not None
         try:
@@ -130,24 +147,22 @@ class RequestDump:
             line, replaced = encode_line_lossy(record)
         except Exception:
             # Whoever calls this can do nothing about it; the request is named.
-            stats = self._crawler.stats
-            assert stats is not None
-            stats.inc_value(keys.REQUESTS_LOST)
-            self._is_broken = True
+            self._stats.inc_value(keys.REQUESTS_LOST)
             logger.exception("LOST: %s cannot be dumped", shown(request))
-            return
+            return None
         if replaced:
             logger.warning(
                 "%s is dumped without what cannot be written: %s",
                 shown(request),
                 ", ".join(replaced),
             )
-        self._lines.append(line)
-        self.accepted += 1
-        if len(self._lines) >= _BATCH:
-            self._start()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_INTERVAL, self._start)
+        return line
+
+    @property
+    def _stats(self) -> StatsCollector:
+        stats = self._crawler.stats
+        assert stats is not None
+        return stats
 
     async def flush(self) -> None:
         """Write every line taken so far."""
@@ -156,16 +171,44 @@ class RequestDump:
             if self._task is not None:
                 await self._task
 
-    def dump_now(self) -> int:
-        """Write what is held, without the event loop; return how many lines that were."""
-        lines, self._lines = self._lines, []
-        if lines:
-            try:
-                self._file.append(lines)
-            except DumpError as exc:
-                logger.error("LOST: %d failed requests: %s", len(lines), exc)  # noqa: TRY400
-                return 0
-        return len(lines)
+    def dump_now(self, unfinished: Iterable[Request] = (), *, reason: str = "") -> tuple[int, int]:
+        """Write what is held, and the lines of *unfinished*, without the event loop.
+
+        For a process that ends: it stops after some seconds, and says what it has left out. Returns
+        how many lines were held, and how many requests of *unfinished* have one now. Lines that
+        were being written may be there twice.
+        """
+        lines = [*self._writing, *self._lines]
+        self._writing, self._lines = [], []
+        held, count = len(lines), 0
+        until = time.monotonic() + _LAST_SECONDS
+        requests = iter(unfinished)
+        for request in requests:
+            line = self._line(request, reason, None)
+            if line is not None:
+                lines.append(line)
+                count += 1
+            if len(lines) >= _BATCH:
+                self._append_now(lines)
+                lines = []
+            if time.monotonic() > until:
+                left = sum(1 for _ in requests)
+                self._stats.inc_value(keys.REQUESTS_LOST, left)
+                logger.error("LOST: %d queued requests: the process was to end at once", left)
+                break
+        self._append_now(lines)
+        return held, count
+
+    def _append_now(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        try:
+            self._file.append(lines)
+        except DumpError as exc:
+            self._stats.inc_value(keys.REQUESTS_LOST, len(lines))
+            logger.error("LOST: %d requests: %s", len(lines), exc)  # noqa: TRY400
+            return
+        self._stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
 
     async def close(self) -> None:
         """Write what is left."""
@@ -179,26 +222,26 @@ class RequestDump:
             self._task = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
-        lines, self._lines = self._lines, []
+        lines = self._writing = self._lines
+        self._lines = []
         number = self.accepted
-        stats = self._crawler.stats
-        assert stats is not None
         try:
             await in_thread(self._file.append, lines)
         except DumpError as exc:
             self.problem = str(exc)
             self.is_broken = True
-            stats.inc_value(keys.REQUESTS_LOST, len(lines))
+            self._stats.inc_value(keys.REQUESTS_LOST, len(lines))
             logger.error(  # noqa: TRY400 - the message says it all
                 "LOST: %d failed requests could not be written: %s", len(lines), exc
             )
         else:
             self.problem = None
-            stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
+            self._stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
             if not self.is_broken:
                 self.mark = number
                 self._on_mark()
         finally:
             self._task = None
+            self._writing = []
             if self._lines:
                 self._start()

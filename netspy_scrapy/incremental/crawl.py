@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -331,7 +332,7 @@ class Incremental:
         hide_validator(request)
 
     async def _engine_stopped(self) -> None:
-        await self.store.close()
+        await self.store.close(self._context.stop.left(math.inf))
 
 
 def _may_ask(request: Request) -> bool:

@@ -130,6 +130,10 @@ class RedisBackend:
         finally:
             self._connection.close()
 
+    def abandon(self) -> None:
+        """Close the connection under a call that waits for an answer."""
+        self._connection.close()
+
     def check(self) -> None:
         """Ask whether Redis can be used; raises ConfigError if it never can."""
         try:

@@ -106,6 +106,13 @@ class SqliteBackend:
             with suppress(sqlite3.Error):
                 database.close()
 
+    def abandon(self) -> None:
+        """Interrupt a call that waits for another process's lock, or for the disk."""
+        database = self._database
+        if database is not None:
+            with suppress(sqlite3.Error):
+                database.interrupt()
+
     # For the command -----------------------------------------------------------------------------
     def entries(self) -> Iterator[Entry]:
         """Yield all entries, in the order of spiders and URLs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -120,6 +121,9 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give everything back."""
+
+    def abandon(self) -> None:
+        """Wake a call that hangs, for good; the one method that another thread may call."""
 
 
 class Store:
@@ -263,8 +267,23 @@ class Store:
         if self._writer is not None:
             await asyncio.wait([self._writer])
 
-    async def close(self) -> None:
-        """Write what is held, once more where that failed, and close the store."""
+    async def close(self, seconds: float = math.inf) -> None:
+        """Write what is held, once more where that failed, and close the store.
+
+        One that is not done within *seconds* is abandoned.
+        """
+        closing = self._start(self._write_and_close())
+        await asyncio.wait({closing}, timeout=None if math.isinf(seconds) else seconds)
+        if closing.done():
+            closing.result()
+        else:
+            for task in list(self._tasks):
+                task.cancel()
+            self._backend.abandon()
+            self._lose(len(self._held) + len(self._writing))
+        self._thread.shutdown(wait=False)
+
+    async def _write_and_close(self) -> None:
         await self.flush()
         if self._timer is not None:
             self._timer.cancel()
@@ -274,7 +293,6 @@ class Store:
             self._held = Changes()
         with suppress(StoreError):  # it is away, and said so
             await self._call(self._backend.close)
-        self._thread.shutdown(wait=False)
 
     def _changed(self) -> None:
         if len(self._held) >= _BATCH or self._held.size >= _BATCH_BYTES:

@@ -10,7 +10,7 @@ from scrapy.utils.python import global_object_name
 from netspy_scrapy import _scrapy
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.exceptions import UpdateNotSupportedError
-from netspy_scrapy.pipelines.batcher import Batcher, after, call
+from netspy_scrapy.pipelines.batcher import Batcher, after
 from netspy_scrapy.spiders.logger import SpiderLogger
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ class BasePipeline:
             try:
                 await CrawlContext.of(self.crawler).intake.sink_closed()
             finally:
-                if self.batcher.is_open and not self.batcher.is_given_up:  # else it hangs
-                    await call(self.close)
+                await self.batcher.close_sink(self.close)
 
     # Own methods -------------------------------------------------------------------------------
     def take(self, row: Row) -> Any:

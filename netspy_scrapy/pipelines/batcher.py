@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import Counter
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,7 +17,7 @@ from netspy_scrapy.exceptions import DumpError, SinkUnavailableError
 from netspy_scrapy.pipelines.outage import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from scrapy.statscollectors import StatsCollector
 
@@ -121,11 +122,18 @@ class Batcher:
         self._row_bound = 2 * settings.batch_size
         self._byte_batch = settings.max_bytes // 2
         self._outage = Outage(name, settings.wait)
+        self._moved = 0.0
+        """When it last got on with what it is doing (monotonic)."""
 
     @property
     def is_open(self) -> bool:
         """Whether nothing is left to open."""
         return self._opener is None
+
+    @property
+    def stalled(self) -> float:
+        """Seconds for which the sink has been at one batch, or at its close; 0: it is idle."""
+        return time.monotonic() - self._moved if self._task is not None else 0.0
 
     async def open(self, opener: Callable[[], Any]) -> None:
         """Open the sink; if its server is away, it is opened with the first batch."""
@@ -211,22 +219,35 @@ class Batcher:
                 self._start()
             assert self._task is not None
             await asyncio.wait({self._task})
-        stuck, self.stuck = self.stuck, []
-        for group, _ in stuck:
-            await self._write(group, again=True)
-        lost = sum(len(group.rows) for group, _ in self.stuck)
-        if lost:
-            self._stats.inc_value(keys.ROWS_LOST.format(sink=self.name), lost)
-            for group, _ in self.stuck:
-                self._count(group, "lost", len(group.rows))
-            for group, reasons in self.stuck:
-                labels = "; ".join(row.label for row in group.rows[:20])
-                more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
-                logger.error(
-                    "LOST: %d rows of %r could be neither stored by %s (%s) nor dumped: %s%s",
-                    len(group.rows), group.table, self.name,
-                    next(iter(reasons.values())), labels, more,
-                )  # fmt: skip
+        if self.stuck:
+            again = [group for group, _ in self.stuck]
+            self.stuck = []
+            await self._alone(self._write_again(again))
+        if self.stuck:
+            self._lose([(group, next(iter(reasons.values()))) for group, reasons in self.stuck])
+
+    async def close_sink(self, close: Callable[[], Any]) -> None:
+        """Close what the sink has open, unless it is given up."""
+        if self.is_open and not self.is_given_up:
+            await self._alone(call(close))
+
+    async def _alone(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the last *work*, which ends when the sink is given up."""
+        self._moved = time.monotonic()
+        task = self._task = asyncio.get_running_loop().create_task(work)
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._task = None
+        if not task.cancelled():
+            task.result()
+
+    async def _write_again(self, groups: list[_Group]) -> None:
+        self._writing = groups
+        while self._writing:
+            await self._write(self._writing[0], again=True)
+            self._writing = self._writing[1:]
+            self._moved = time.monotonic()
 
     def dump_now(self) -> int:
         """Dump all that is held, without the event loop, and return how many rows that were.
@@ -245,11 +266,21 @@ class Batcher:
         try:
             self._dump.append(records)
         except DumpError as exc:
-            logger.error("LOST: %d rows of %s: %s", len(records), self.name, exc)  # noqa: TRY400
-            self._count_all(groups, keys.ROWS_LOST, "lost")
+            self._lose([(group, str(exc)) for group in groups])
             return 0
         self._count_all(groups, keys.ROWS_DUMPED, "dumped")
         return len(records)
+
+    def _lose(self, groups: list[tuple[_Group, str]]) -> None:
+        """Say which rows are neither stored nor dumped, and why the sink did not store them."""
+        self._count_all([group for group, _ in groups], keys.ROWS_LOST, "lost")
+        for group, reason in groups:
+            labels = "; ".join(row.label for row in group.rows[:20])
+            more = "" if len(group.rows) <= 20 else f" and {len(group.rows) - 20} more"  # noqa: PLR2004
+            logger.error(
+                "LOST: %d rows of %r could be neither stored by %s (%s) nor dumped: %s%s",
+                len(group.rows), group.table, self.name, reason, labels, more,
+            )  # fmt: skip
 
     def _count_all(self, groups: list[_Group], key: str, what: str) -> None:
         for group in groups:
@@ -262,10 +293,14 @@ class Batcher:
     def give_up(self) -> int:
         """Dump all that is held, do not wait for the sink any more, return how many rows it was."""
         self.is_given_up = True
+        held = bool(self._writing or self._groups or self.stuck)
         rows = self.dump_now()
         self._rows = self._bytes = 0
         if self._task is not None:
             self._task.cancel()
+        if rows or not held:  # else they are lost
+            self.mark = self.accepted
+            self._on_mark()
         return rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
@@ -322,6 +357,7 @@ class Batcher:
         self._bytes_in_flight, self._bytes = self._bytes, 0
         size = self._settings.batch_size
         self._writing = groups
+        self._moved = time.monotonic()
         try:
             if self._ask is not None:
                 await self._leave_out_duplicates(groups, self._ask)
@@ -334,6 +370,7 @@ class Batcher:
                 part = self._writing[0]
                 await self._write(part)
                 self._writing = self._writing[1:]
+                self._moved = time.monotonic()
                 self._rows_in_flight -= len(part.rows)
                 self._bytes_in_flight -= sum(row.weight for row in part.rows)
                 self._release()
@@ -384,6 +421,8 @@ class Batcher:
         owed = list(range(len(group.rows)))
         if group.reason is not None:
             return dict.fromkeys(owed, group.reason), {}
+        if self.is_given_up:
+            return {}, dict.fromkeys(owed, "the sink is given up: it hung at the stop")
         refused: Refused = {}
         reason = "the server is away"
         while await self._outage.turn(lambda: self.is_full):

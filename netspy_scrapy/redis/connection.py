@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import threading
 import time
@@ -54,8 +55,12 @@ class Connection:
     server no storm of connections.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(
+        self, settings: RedisSettings, patience: Callable[[], float] = lambda: math.inf
+    ) -> None:
+        """*patience* tells how many seconds the event loop may wait for a call now."""
         self.settings = settings
+        self._patience = patience
         self._lock = threading.Lock()
         self._making = threading.Lock()
         """Held for longer than the other: a client of a cluster connects when it is made."""
@@ -87,7 +92,15 @@ class Connection:
         if self.is_away:
             raise self._away()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads(), self.call, function)
+        answer = loop.run_in_executor(self._threads(), self.call, function)
+        seconds = self._patience()
+        if math.isinf(seconds):
+            return await answer
+        answer.add_done_callback(_forget)
+        try:
+            return await asyncio.wait_for(asyncio.shield(answer), seconds)
+        except asyncio.TimeoutError:
+            raise self._gone(f"no answer within {seconds:.1f} s of the crawl's end") from None
 
     def call(self, function: Callable[[Any], T]) -> T:
         """Call *function* with the client here; it may block for the time-outs."""
@@ -232,6 +245,10 @@ class Connection:
             if _NO_NODE.search(str(exc)):
                 raise self._gone(self._safe(exc)) from exc
             raise RedisFailedError(self._safe(exc)) from exc
+        except ValueError as exc:
+            if self._closed.is_set():  # under the call, whose socket is no file any more
+                raise RedisAwayError("the connection to Redis is closed") from exc
+            raise
         if self.is_away:
             self._returned()
         return result
@@ -281,6 +298,12 @@ class Connection:
         if since is not None:
             seconds = time.monotonic() - since
             logger.info("Redis at %s is back after %.1f s", self.settings.shown, seconds)
+
+
+def _forget(answer: asyncio.Future[Any]) -> None:
+    """Take note of what nobody waits for any more, so that nothing complains of it."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def driver(setting: str, value: object) -> Any:

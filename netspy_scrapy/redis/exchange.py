@@ -164,12 +164,15 @@ class Exchange:
         unsent, self._pushes = self._pushes, []
         return unsent
 
-    async def end(self) -> None:
-        """End after the turn that is under way, whose answer is taken in."""
+    async def end(self, seconds: float) -> None:
+        """End after the turn that is under way, whose answer is taken in if it comes in time."""
         self._is_ended = True
         self._asked.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task}, timeout=seconds)
+            if not self._task.done():
+                self._task.cancel()
+                self._missed_an_answer = True
 
     async def drain(self, seconds: float) -> bool:
         """Send all that is left, for *seconds* at most, after the end; return if that worked."""
@@ -177,10 +180,10 @@ class Exchange:
         is_told = False
         while self.is_busy and time.monotonic() < until:
             try:
-                await self._turn(None)
+                await asyncio.wait_for(self._turn(None), until - time.monotonic())
             except ConfigError:  # no waiting mends it, and it is told already
                 break
-            except RedisAwayError:
+            except (RedisAwayError, asyncio.TimeoutError):
                 self._missed_an_answer = True
                 await asyncio.sleep(0.1)
             except RedisFailedError as exc:

@@ -42,7 +42,7 @@ from netspy_scrapy.scheduling.scheduler import Scheduler
 from netspy_scrapy.settings import DedupSettings, RuntimeSettings, read_bool, user_set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scrapy import Spider
     from twisted.internet.defer import Deferred
@@ -387,22 +387,36 @@ class RedisScheduler(Scheduler):
         """Return None: a job directory keeps nothing of this queue."""
         return None
 
+    def take_unfinished(self) -> Iterator[Request]:
+        """Yield what no node would do any more if the process ended now: the rest is leased."""
+        if self.settings.lease > 0:
+            for one in self._exchange.take_unsent():
+                if one.push.payload and one.receipt is None:
+                    yield one.request
+            return
+        yield from super().take_unfinished()
+
     async def _close(self, reason: str) -> None:
         self._is_closing = True
+        self._ended = reason
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await self._exchange.end()
+        await self._exchange.end(self._seconds_left())
         left = waiting(self._waiting)
         self._waiting = []
         left += [(request, 0.0) for request in self._local.drain()]
         for request in self._holder.give_all_back(left):
             self._push(request, None, is_known=True)
-        seconds = RuntimeSettings.from_settings(self.crawler.settings).stop_timeout
-        if not await self._exchange.drain(seconds or _DRAIN):
+        if not await self._exchange.drain(self._seconds_left()):
             self._keep_unsent(reason)
         await self.membership.leave(reason)
         self.df.close(reason)
+
+    def _seconds_left(self) -> float:
+        """Return how long Redis may take to get what is left."""
+        settings = RuntimeSettings.from_settings(self.crawler.settings)
+        return self._context.stop.left(settings.stop_timeout or _DRAIN)
 
     def _keep_unsent(self, reason: str) -> None:
         """Dump the requests that never reached Redis and that no other node will yield again."""

@@ -69,6 +69,8 @@ class Scheduler(ScrapyScheduler):
         self._waiting: list[tuple[float, int, Request]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._ended = ""
+        """Why it is closed; empty: it is not."""
         self.starved = asyncio.Event()
         """Set when the engine is told that no request may go, until one comes."""
         opened = self._open_queues(spider)
@@ -108,6 +110,9 @@ class Scheduler(ScrapyScheduler):
                 return self.enqueue_request(request)
             finally:
                 request.dont_filter = False
+        if self._ended:
+            self._keep_late(request)
+            return True
         clear_validator(request)  # of an attempt that this one replaces
         receipts = self._context.receipts_in_use
         receipt = None if receipts is None else receipts.adopt(request)
@@ -247,7 +252,38 @@ class Scheduler(ScrapyScheduler):
             self._set_timer()
 
     # The end ------------------------------------------------------------------------------------
+    def take_unfinished(self) -> Iterator[Request]:
+        """Yield what would be lost if the process ended now: what is queued, and what is under way.
+
+        Not what a job directory or the file of a replay has.
+        """
+        if not hasattr(self, "mqs") or not self._context.dump_settings.unfinished:
+            return
+        if self.dqs is not None:
+            yield from self._in_memory()
+            return
+        under_way = (
+            one
+            for one in _scrapy.unfinished(self.crawler)
+            if self._context.owns(one) and metakeys.ROBOTS not in one.meta
+        )
+        for request in itertools.chain(under_way, self._unfinished()):
+            if not self._is_kept(request):
+                yield request
+
+    def _is_kept(self, request: Request) -> bool:
+        """Tell whether the line that *request* comes from is still in the dump."""
+        receipts = self._context.receipts_in_use
+        return receipts is not None and self.dqs is None and receipts.is_kept(request)
+
+    def _keep_late(self, request: Request) -> None:
+        """Dump what is yielded after the end: nobody will ask for it any more."""
+        if self._context.dump_settings.unfinished:
+            self._context.request_dump.add(request, reason=f"unfinished: {self._ended}")
+            self._context.stats.inc_value(keys.UNFINISHED_DUMPED)
+
     async def _close(self, reason: str) -> None:
+        self._ended = reason
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -272,10 +308,9 @@ class Scheduler(ScrapyScheduler):
     async def _dump_unfinished(self, reason: str) -> None:
         """Write what is only in memory to FAILED_REQUEST_PATH."""
         dumped = 0
-        receipts = self._context.receipts_in_use
         for request in self._unfinished():
-            if receipts is not None and self.dqs is None and receipts.is_kept(request):
-                continue  # its line is still in the dump
+            if self._is_kept(request):
+                continue
             self._context.request_dump.add(request, reason=f"unfinished: {reason}")
             dumped += 1
             if dumped % _DUMP_PORTION == 0:
@@ -291,6 +326,9 @@ class Scheduler(ScrapyScheduler):
     def _unfinished(self) -> Iterator[Request]:
         while self._waiting:
             yield self._waiting.pop()[2]
+        yield from self._in_memory()
+
+    def _in_memory(self) -> Iterator[Request]:
         drain = getattr(self.mqs, "drain", None)
         if drain is not None:
             yield from drain()

@@ -103,8 +103,7 @@ class ReplayMiddleware:
     async def _requests(self) -> AsyncIterator[Request]:
         if self._claimed is None:
             try:
-                dump = DumpFile(self._context.dump_settings.request_path)
-                self._claimed = await asyncio.to_thread(dump.claim)
+                await self._claim()
             except (DumpError, OSError) as exc:
                 logger.error(  # noqa: TRY400 - the message says it all
                     "Failed requests of earlier runs are not fetched: %s", exc,
@@ -130,6 +129,15 @@ class ReplayMiddleware:
                 "%d failed requests of earlier runs are fetched again", self._taken,
                 extra={"spider": self._crawler.spider},
             )  # fmt: skip
+
+    async def _claim(self) -> None:
+        dump = DumpFile(self._context.dump_settings.request_path)
+        claiming = asyncio.ensure_future(asyncio.to_thread(dump.claim))
+        try:
+            self._claimed = await asyncio.shield(claiming)
+        except asyncio.CancelledError:  # a stop: what is taken over has to be put back
+            self._claimed = await claiming
+            raise
 
     def _request(self, text: str) -> Request | None:
         """Return the request of a line; None: it is not for this crawl."""

@@ -114,6 +114,8 @@ def run(crawling: Crawling, settings: BaseSettings) -> None:
 
 def all_runs() -> list[Crawling]:
     """Return all crawls that are running in the loop."""
+    if not is_reactor_installed():  # to ask for it would install one
+        return []
     host: Host | None = getattr(_reactor(), _HOST, None)
     return [] if host is None else list(host.runs)
 

@@ -86,8 +86,9 @@ class _Run:
         self.status = 0
         """The exit status, once it is done."""
         self._task: asyncio.Task[None] | None = None
-        self._runner: AsyncCrawlerRunner | None = None
         self._crawler: Crawler | None = None
+        self._is_stopped = False
+        """Whether somebody wants the crawl to end, which may be before it begins."""
         self._is_cut = False
         """Whether a second signal came."""
 
@@ -126,15 +127,15 @@ class _Run:
 
     async def crawl(self) -> None:
         """Crawl until done."""
-        self._runner = AsyncCrawlerRunner(self._settings)
-        crawler = self._crawler = self._runner.create_crawler(type(self._spider))
+        runner = AsyncCrawlerRunner(self._settings)
+        crawler = self._crawler = runner.create_crawler(type(self._spider))
         if crawler.settings["LOG_FILE"]:
             Path(crawler.settings["LOG_FILE"]).parent.mkdir(parents=True, exist_ok=True)
         configure_logging(crawler.settings)
         _scrapy.install_resolver(crawler)
-        self._task = asyncio.ensure_future(
-            self._runner.crawl(crawler, netspy_instance=self._spider)
-        )
+        self._task = asyncio.ensure_future(runner.crawl(crawler, netspy_instance=self._spider))
+        if self._is_stopped:
+            self._stop_soon()
         try:
             with suppress(asyncio.CancelledError):
                 await self._task
@@ -169,8 +170,10 @@ class _Run:
         name = signal_names[number]
         install_shutdown_handlers(cast("Any", self._on_second_signal))
         self._say("Received %s: stopping. Send it again to stop at once", name)
+        self.stop()
         for one in host.all_runs():
-            one.stop()
+            if one is not self:
+                one.stop()
 
     def _on_second_signal(self, number: int, _frame: FrameType | None) -> None:
         self._say("Received %s again: stopping at once", signal_names[number])
@@ -187,13 +190,13 @@ class _Run:
 
     def stop(self) -> None:
         """End the crawl soon; for any thread."""
-        if self.loop is not None and self._runner is not None:
+        self._is_stopped = True
+        if self.loop is not None and self._crawler is not None:
             self.loop.call_soon_threadsafe(self._stop_soon)
 
     def _stop_soon(self) -> None:
-        assert self._runner is not None
-        for crawler in self._runner.crawlers:
-            _scrapy.keep(crawler, crawler.stop_async())
+        assert self._crawler is not None  # the runner knows it only once it has begun
+        _scrapy.keep(self._crawler, _scrapy.stop(self._crawler))
 
 
 def _loop_is_running() -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import signal
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -16,6 +14,7 @@ import scrapy
 import netspy_scrapy as mw
 from netspy_scrapy.pipelines.base import BasePipeline
 from tests.crawling import PlainSpider, crawl, dumped, netspy_stats, reason
+from tests.stops import Process
 
 SPIDER = """
 import time
@@ -54,37 +53,6 @@ if __name__ == "__main__":
     S().start()
     print("ENDED", flush=True)
 """
-
-
-class Process:
-    """A crawl in a process of its own."""
-
-    def __init__(self, folder: Any, script: str, command: list[str]) -> None:
-        (folder / "spider.py").write_text(script)
-        self.folder = folder
-        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.process = subprocess.Popen(
-            [sys.executable, *command], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )  # fmt: skip
-
-    def wait_for(self, text: str) -> None:
-        """Read the output up to a line that begins with *text*."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(text):
-                return
-        raise AssertionError(self.process.stderr and self.process.stderr.read())
-
-    def end(self, within: float) -> tuple[float, str, str]:
-        """Wait for the end; return the seconds it took, and what was printed."""
-        begun = time.monotonic()
-        try:
-            out, err = self.process.communicate(timeout=within)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise AssertionError(self.process.communicate()[1][-3000:]) from None
-        return time.monotonic() - begun, out, err
 
 
 COMMANDS = [["spider.py"], ["-m", "scrapy", "runspider", "spider.py"]]
@@ -144,9 +112,9 @@ def test_downloads_that_take_too_long_are_cut(site: Any, folder: Any, command: l
 @pytest.mark.timed
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_second_signal_dumps_what_sinks_hold(site: Any, folder: Any, command: list[str]) -> None:
-    """A second signal ends the process at once; rows that were not stored yet are dumped."""
+    """A second signal ends the process at once; what was not stored or done yet is dumped."""
     paths = [*(f"/page/{n}" for n in range(20)), "/hang"]
-    crawl_ = Process(folder, script(site, paths, BUFFER_FLUSH_INTERVAL=600), command)
+    crawl_ = Process(folder, script(site, paths, sleep=60, BUFFER_FLUSH_INTERVAL=600), command)
     for _ in range(20):
         crawl_.wait_for("GOT")
     crawl_.process.send_signal(signal.SIGINT)
@@ -159,6 +127,9 @@ def test_a_second_signal_dumps_what_sinks_hold(site: Any, folder: Any, command: 
     lines = dumped(str(folder / "failed_items.jsonl"))
     assert len(lines) == 20
     assert lines[0]["reason"] == "the crawl was cut off before it was stored"
+    (line,) = dumped(str(folder / "failed_requests.jsonl"))
+    assert line["url"] == site.url("/hang")
+    assert line["reason"] == "unfinished: cut off"
 
 
 @pytest.mark.timed
@@ -199,29 +170,71 @@ def test_a_sink_that_hangs_does_not_keep_the_process(
     assert len(dumped(str(folder / "failed_items.jsonl"))) == 5
 
 
+class Items(PlainSpider):
+    """Yields an item for each page."""
+
+    def parse(self, response: Any) -> Any:
+        yield {"url": response.url}
+
+
 @pytest.mark.timed
 def test_a_sink_that_hangs_is_given_up_after_a_stop(
     site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After a stop a sink that stores nothing for a minute is given up, and its rows are dumped."""
-    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_TIMEOUT", 0.5)
+    """After a stop a sink that hangs is given up: its rows, and what still comes, are dumped."""
+    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_GRACE", 0.0)
+    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_HANGS", 0.3)
 
     class Hangs(BasePipeline):
         def save_items(self, table: str, items: Any) -> Any:
             threading.Event().wait()
 
-    class Items(PlainSpider):
-        def parse(self, response: Any) -> Any:
+    class Late(Items):
+        async def parse(self, response: Any) -> Any:
+            if "late" in response.url:
+                await asyncio.sleep(2)
             yield {"url": response.url}
 
     settings = {
         "ITEM_PIPELINES": {Hangs: 300}, "SPIDER_MAX_RUNTIME": 0.5, "NETSPY_STOP_TIMEOUT": 0.2
     }  # fmt: skip
-    crawler = crawl(Items, settings, urls=(site.url("/page/1"), site.url("/hang")))
+    urls = (site.url("/page/1"), site.url("/page/2?late"), site.url("/hang"))
+    crawler = crawl(Late, settings, urls=urls)
 
     assert reason(crawler) == "max_runtime"
-    assert [line["data"]["url"] for line in dumped("failed_items.jsonl")] == [site.url("/page/1")]
-    assert "Hangs did not store 1 rows within 0.7 s of the stop" in caplog.text
+    assert [line["data"]["url"] for line in dumped("failed_items.jsonl")] == [*urls[:2]]
+    assert "Hangs is given up after the stop" in caplog.text
+    assert netspy_stats(crawler)["netspy/rows/Hangs/dumped"] == 2
+
+
+@pytest.mark.timed
+def test_a_slow_sink_is_not_given_up(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stop a sink that gets on stores all it holds, however long that takes."""
+    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_GRACE", 0.0)
+    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_HANGS", 1.5)
+
+    class Slow(BasePipeline):
+        def save_items(self, table: str, items: Any) -> Any:
+            time.sleep(0.4)
+            return True
+
+    settings = {
+        "ITEM_PIPELINES": {Slow: 300}, "SPIDER_MAX_RUNTIME": 1.0, "NETSPY_STOP_TIMEOUT": 0.2,
+        "ITEM_MAX_CACHED_COUNT": 1, "CONCURRENT_REQUESTS": 1,
+    }  # fmt: skip
+    urls = (site.url("/page/1"),)
+
+    class Many(Items):
+        def parse(self, response: Any) -> Any:
+            yield from ({"url": response.url, "n": n} for n in range(8))
+
+    begun = time.monotonic()
+    crawler = crawl(Many, settings, urls=urls)
+    stats = netspy_stats(crawler)
+
+    assert time.monotonic() - begun > 1 + 0.2 + 1.5
+    assert stats["netspy/rows/Slow/stored"] == stats["netspy/items"]
+    assert dumped("failed_items.jsonl") == []
 
 
 @pytest.mark.timed
