@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
 from netspy_scrapy.cache.file import CacheFile
 from netspy_scrapy.cache.listing import Shown, delete, entries_of, use_by_domain
+from netspy_scrapy.commands.base import BaseCommand, refuse_arguments
 from netspy_scrapy.commands.project import (
     add_set_option,
     complete,
@@ -32,7 +32,7 @@ from netspy_scrapy.settings import read_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scrapy.settings import BaseSettings
+    from scrapy.settings import BaseSettings, Settings
 
 _NAME = "netspy-cache"
 _DESCRIPTION = (
@@ -63,38 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(options, options.url, settings)
 
 
-class Command(ScrapyCommand):
-    """``scrapy netspy-cache``: the same as the console script."""
-
-    requires_project = False
-    requires_crawler_process = False
-
-    def syntax(self) -> str:
-        """Return the options, for the help."""
-        return "[URL | --clear] [--domain DOMAIN] [--older-than AGE]"
-
-    def short_desc(self) -> str:
-        """Return what the list of commands says."""
-        return "Show or empty the response cache"
-
-    def long_desc(self) -> str:
-        """Return what the help says."""
-        return _DESCRIPTION
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options, Scrapy's too."""
-        super().add_options(parser)
-        _add_options(parser)
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Show, or delete."""
-        if len(args) > 1 or (args and args[0].startswith("-")):
-            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
-        assert self.settings is not None
-        make_importable()
-        self.exitcode = _run(opts, args[0] if args else None, self.settings)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clear",
@@ -111,6 +79,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--show-secrets", action="store_true", help="show cookies and tokens in the headers of URL"
     )
+
+
+class Command(BaseCommand):
+    """``scrapy netspy-cache``: the same as the console script."""
+
+    usage = "[URL | --clear] [--domain DOMAIN] [--older-than AGE]"
+    summary = "Show or empty the response cache"
+    description = _DESCRIPTION
+    options = staticmethod(_add_options)
+
+    def execute(self, args: list[str], opts: argparse.Namespace, settings: Settings) -> int:
+        """Show, or delete."""
+        if len(args) > 1 or (args and args[0].startswith("-")):
+            refuse_arguments(args)
+        make_importable()
+        return _run(opts, args[0] if args else None, settings)
 
 
 def age(text: str) -> float:

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.project import get_project_settings, inside_project
 
+from netspy_scrapy.commands.base import BaseCommand, refuse_arguments
 from netspy_scrapy.commands.console import brief
 from netspy_scrapy.commands.scaffold import item_text, project_files, spider_text, words_of
 from netspy_scrapy.commands.tables import (
@@ -36,7 +36,7 @@ from netspy_scrapy.spiders.setup import environment_settings, file_settings, tra
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scrapy.settings import BaseSettings
+    from scrapy.settings import BaseSettings, Settings
 
     from netspy_scrapy.commands.tables import Table
 
@@ -69,37 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(options, settings)
 
 
-class Command(ScrapyCommand):
-    """``scrapy netspy-create``: the same as the console script."""
-
-    requires_project = False
-    requires_crawler_process = False
-
-    def syntax(self) -> str:
-        """Return the options, for the help."""
-        return "-p NAME | -s NAME | -i NAME [--table TABLE [--mysql URL]] [--force]"
-
-    def short_desc(self) -> str:
-        """Return what the list of commands says."""
-        return "Write the files of a project, a spider or an item"
-
-    def long_desc(self) -> str:
-        """Return what the help says."""
-        return _DESCRIPTION
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options, Scrapy's too; ``-s`` is the spider, settings have ``--set``."""
-        super().add_options(parser)
-        _add_options(parser)
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Write."""
-        if args:
-            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
-        assert self.settings is not None
-        self.exitcode = _run(opts, self.settings)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("-p", "--project", metavar="NAME", help="a project, in a folder of that name")
@@ -118,6 +87,20 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     where.add_argument("--sqlite", metavar="FILE", help="read it from a SQLite file")
     parser.add_argument("--force", action="store_true", help="overwrite files that exist")
+
+
+class Command(BaseCommand):
+    """``scrapy netspy-create``: the same as the console script; settings have ``--set``."""
+
+    usage = "-p NAME | -s NAME | -i NAME [--table TABLE [--mysql URL]] [--force]"
+    summary = "Write the files of a project, a spider or an item"
+    description = _DESCRIPTION
+    options = staticmethod(_add_options)
+
+    def execute(self, args: list[str], opts: argparse.Namespace, settings: Settings) -> int:
+        """Write."""
+        refuse_arguments(args)
+        return _run(opts, settings)
 
 
 def _run(options: argparse.Namespace, settings: BaseSettings) -> int:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
-from scrapy.commands import ScrapyCommand
 from scrapy.crawler import Crawler
 from scrapy.exceptions import UsageError
 from scrapy.utils.misc import build_from_crawler, load_object
 
+from netspy_scrapy.commands.base import BaseCommand, refuse_arguments
 from netspy_scrapy.commands.project import (
     add_set_option,
     complete,
@@ -64,38 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(options, settings)
 
 
-class Command(ScrapyCommand):
-    """``scrapy netspy-incremental``: the same as the console script."""
-
-    requires_project = False
-    requires_crawler_process = False
-
-    def syntax(self) -> str:
-        """Return the options, for the help."""
-        return "--list | --show URL | --forget PATTERN | --import FILE"
-
-    def short_desc(self) -> str:
-        """Return what the list of commands says."""
-        return "Show, forget or import what is remembered of pages"
-
-    def long_desc(self) -> str:
-        """Return what the help says."""
-        return _DESCRIPTION
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options, Scrapy's too."""
-        super().add_options(parser)
-        _add_options(parser)
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do what the options ask for."""
-        if args:
-            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
-        assert self.settings is not None
-        make_importable()
-        self.exitcode = _run(opts, self.settings)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="list the pages, one a line")
@@ -118,6 +86,21 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--spider", metavar="SPIDER",
         help="only pages of this spider, with what it sets for itself (its name, or its file)",
     )  # fmt: skip
+
+
+class Command(BaseCommand):
+    """``scrapy netspy-incremental``: the same as the console script."""
+
+    usage = "--list | --show URL | --forget PATTERN | --import FILE"
+    summary = "Show, forget or import what is remembered of pages"
+    description = _DESCRIPTION
+    options = staticmethod(_add_options)
+
+    def execute(self, args: list[str], opts: argparse.Namespace, settings: Settings) -> int:
+        """Do what the options ask for."""
+        refuse_arguments(args)
+        make_importable()
+        return _run(opts, settings)
 
 
 def _positive(text: str) -> int:

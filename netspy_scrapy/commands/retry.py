@@ -14,10 +14,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.log import configure_logging
 
+from netspy_scrapy.commands.base import BaseCommand, refuse_arguments
 from netspy_scrapy.commands.console import Console, Interrupted, brief
 from netspy_scrapy.commands.project import (
     add_set_option,
@@ -65,43 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(options, settings)
 
 
-class Command(ScrapyCommand):
-    """``scrapy netspy-retry``: the same as the console script."""
-
-    requires_project = False
-    requires_crawler_process = False
-
-    def syntax(self) -> str:
-        """Return the options, for the help."""
-        return "--items | --requests [--path FILE]"
-
-    def short_desc(self) -> str:
-        """Return what the list of commands says."""
-        return "Replay what a crawl could not store"
-
-    def long_desc(self) -> str:
-        """Return what the help says."""
-        return _DESCRIPTION
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options, Scrapy's too."""
-        super().add_options(parser)
-        _add_options(parser)
-
-    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Set settings from the options."""
-        opts.set = _with_pipelines(opts.set)
-        super().process_options(args, opts)
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Replay."""
-        if args:
-            raise UsageError(f"unrecognized arguments: {' '.join(args)}", print_help=False)
-        assert self.settings is not None
-        make_importable()
-        self.exitcode = _run(opts, self.settings)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--items", action="store_true", help="replay the rows of FAILED_ITEM_PATH")
@@ -123,6 +86,26 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SPIDER",
         help="use what this spider (its name, or its file) sets for itself too",
     )
+
+
+class Command(BaseCommand):
+    """``scrapy netspy-retry``: the same as the console script."""
+
+    usage = "--items | --requests [--path FILE]"
+    summary = "Replay what a crawl could not store"
+    description = _DESCRIPTION
+    options = staticmethod(_add_options)
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Set settings from the options."""
+        opts.set = _with_pipelines(opts.set)
+        super().process_options(args, opts)
+
+    def execute(self, args: list[str], opts: argparse.Namespace, settings: Settings) -> int:
+        """Replay."""
+        refuse_arguments(args)
+        make_importable()
+        return _run(opts, settings)
 
 
 def _run(options: argparse.Namespace, settings: Settings) -> int:

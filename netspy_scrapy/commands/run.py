@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.log import configure_logging
 
+from netspy_scrapy.commands.base import BaseCommand
 from netspy_scrapy.commands.project import (
     add_set_option,
     find_spider,
@@ -56,38 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(_NAME, options.spider, options, settings)
 
 
-class Command(ScrapyCommand):
-    """``scrapy netspy-crawl``: the same for a project."""
-
-    requires_project = False
-    requires_crawler_process = False
-
-    def syntax(self) -> str:
-        """Return the arguments, for the help."""
-        return "[options] <spider>"
-
-    def short_desc(self) -> str:
-        """Return what the list of commands says."""
-        return "Crawl with a spider, in several processes (--processes N)"
-
-    def long_desc(self) -> str:
-        """Return what the help says."""
-        return _DESCRIPTION
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add the options, Scrapy's too."""
-        super().add_options(parser)
-        _add_options(parser)
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Crawl."""
-        if len(args) != 1:
-            raise UsageError("name one spider")
-        assert self.settings is not None
-        make_importable()
-        self.exitcode = _run(_COMMAND, args[0], opts, self.settings)
-
-
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=_positive, default=1, metavar="N",
@@ -97,6 +65,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
         help="set spider argument (may be repeated)",
     )  # fmt: skip
+
+
+class Command(BaseCommand):
+    """``scrapy netspy-crawl``: the same for a project."""
+
+    usage = "[options] <spider>"
+    summary = "Crawl with a spider, in several processes (--processes N)"
+    description = _DESCRIPTION
+    options = staticmethod(_add_options)
+
+    def execute(self, args: list[str], opts: argparse.Namespace, settings: Settings) -> int:
+        """Crawl."""
+        if len(args) != 1:
+            raise UsageError("name one spider")
+        make_importable()
+        return _run(_COMMAND, args[0], opts, settings)
 
 
 def _run(name: str, target: str, options: argparse.Namespace, settings: Settings) -> int:
