@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import scrapy
 from scrapy.exceptions import DropItem
 
 import netspy_scrapy as mw
+from netspy_scrapy.dumps.items import ItemDump
 from tests.crawling import (
     MEMORY,
     MemorySink,
@@ -430,6 +432,8 @@ def test_a_sink_that_recovers_at_the_close_loses_nothing(site: Any, folder: Path
     crawler = run(site, [{"n": 1}], settings)
 
     assert rows(crawler) == [("items", {"n": 1})]
+    batcher = crawler.get_item_pipeline(Recovers).batcher
+    assert batcher.mark == batcher.accepted == 1
 
 
 def test_a_slow_sink_bounds_memory(site: Any) -> None:
@@ -514,6 +518,49 @@ def test_water_mark_rises_after_the_write(site: Any) -> None:
 
     batcher = crawler.get_item_pipeline(SecondSink).batcher
     assert batcher.accepted == batcher.mark == 10
+
+
+class Obscure:
+    """A value that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("detached")
+
+
+def test_a_value_that_cannot_be_shown_costs_its_row_alone(site: Any) -> None:
+    """The log names rows by their values; one whose repr() raises does not cost the batch."""
+
+    class Refuses(MemorySink):
+        def save_items(self, table: str, items: list[dict[str, Any]]) -> Any:
+            super().save_items(table, [one for one in items if one["n"] != 1])
+            return {n: "no" for n, one in enumerate(items) if one["n"] == 1}
+
+    crawler = run(
+        site,
+        [{"value": Obscure(), "n": 1}, {"value": 2, "n": 2}, news("a", n=3)],
+        {"ITEM_PIPELINES": {Refuses: 1}},
+    )
+
+    assert sorted(row["n"] for _, row in rows(crawler)) == [2, 3]
+    assert [line["data"]["n"] for line in dumped(ITEMS)] == [1]
+
+
+def test_a_fault_of_ours_loses_no_rows(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a fault left unwritten count as stuck: they are tried again, and not forgotten."""
+    append, calls = ItemDump.append, itertools.count()
+
+    def failing(self: Any, records: Any) -> list[str]:
+        if next(calls) == 0:
+            raise RuntimeError("a fault")
+        return append(self, records)
+
+    monkeypatch.setattr(ItemDump, "append", failing)
+    crawler = run(site, [news("a", bad=1), {"n": 2}], {"ITEM_PIPELINES": {SecondSink: 1}})
+    batcher = crawler.get_item_pipeline(SecondSink).batcher
+
+    assert crawler.__dict__["_second"] == [{"n": 2}]
+    assert [line["data"] for line in dumped(ITEMS)] == [{"url": "a", "bad": 1}]
+    assert batcher.mark == batcher.accepted == 2
 
 
 # Pipelines of the project's own ------------------------------------------------------------------
