@@ -14,6 +14,7 @@ import scrapy
 from scrapy.exceptions import DropItem
 
 import netspy_scrapy as mw
+from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dumps.items import ItemDump
 from tests.crawling import (
     MEMORY,
@@ -563,6 +564,20 @@ def test_a_fault_of_ours_loses_no_rows(site: Any, monkeypatch: pytest.MonkeyPatc
     assert batcher.mark == batcher.accepted == 2
 
 
+def test_what_no_sink_stores_is_not_remembered(site: Any) -> None:
+    """An item that names no sink keeps no equal one from being stored, nor memory for ever."""
+    nowhere = news("a")
+    nowhere.pipelines = []
+    crawler = run(site, [nowhere, news("a")], MEMORY)
+    alone = run(site, [news("a")], {"ITEM_PIPELINES": {Foreign: 1}})
+
+    assert [row for _, row in rows(crawler)] == [{"url": "a"}]
+    for one in (crawler, alone):
+        item_filter = CrawlContext.of(one).item_filter
+        assert item_filter is not None
+        assert item_filter.pending == 0
+
+
 # Pipelines of the project's own ------------------------------------------------------------------
 class Picky:
     """Raises at the items that are marked."""
@@ -604,6 +619,24 @@ def test_an_item_at_which_another_pipeline_raises_is_dumped(
     assert all("ValueError: it is sour" in line["reason"] for line in lines)
     stored = sorted(row["n"] for _, row in rows(crawler))
     assert stored == ([0, 2, 3] if "first" in owed else [0, 1, 2, 3])
+
+
+def test_an_item_that_one_sink_owes_after_an_error_may_come_again(site: Any) -> None:
+    """What one sink stored and another did not, for a pipeline raised, is not remembered."""
+
+    class Again(Yields):
+        async def parse(self, request: Any, response: Any) -> Any:
+            yield news("a", sour=1)
+            await asyncio.sleep(0.5)
+            yield news("a")
+
+    pipelines = {MemorySink: 300, Picky: 350, SecondSink: 400}
+    settings = {"ITEM_PIPELINES": pipelines, "BUFFER_FLUSH_INTERVAL": 0.05}
+    crawler = crawl(Again, settings, page=site.url("/page/1"))
+
+    assert [row for _, row in rows(crawler)] == [{"url": "a", "sour": 1}, {"url": "a"}]
+    assert crawler.__dict__["_second"] == [{"url": "a"}]
+    assert [line["data"] for line in dumped(ITEMS)] == [{"url": "a", "sour": 1}]
 
 
 def test_a_duplicate_at_which_a_pipeline_raises_is_no_row(site: Any) -> None:
