@@ -32,7 +32,7 @@ def is_aiohttp(settings: BaseSettings) -> bool:
     """Tell whether aiohttp is to fetch pages: asked for, or there ("auto").
 
     Raises :exc:`~netspy_scrapy.exceptions.ConfigError` if it is asked for and is not there. Where
-    nobody has set NETSPY_DOWNLOADER (netspy spiders have "auto"), Scrapy's choice stays.
+    nobody has set NETSPY_DOWNLOADER, Scrapy's choice stays.
     """
     if settings.getpriority(SETTING) is None:
         return False

@@ -393,11 +393,13 @@ def end_start(crawler: Crawler) -> None:
 async def stop(crawler: Crawler) -> None:
     """Stop *crawler*; one that is being opened stops once it is open.
 
-    Scrapy takes a stop for nothing, or raises RuntimeError, until the engine runs.
+    Scrapy takes a stop for nothing, or raises RuntimeError, until the engine starts. While its
+    signal engine_started is still being sent it can be stopped, though it does not run yet.
     """
     engine: Any = engine_of(crawler)
-    if engine is not None and engine.running:
-        await crawler.stop_async()
+    if engine is not None and getattr(engine, "_starting", engine.running):
+        with suppress(RuntimeError):  # it was stopped before
+            await engine.stop_async()
         return
 
     async def once_open() -> None:

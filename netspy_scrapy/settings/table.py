@@ -118,7 +118,7 @@ SETTINGS: dict[str, Setting] = {
         "queued requests above which start() and callbacks wait for the downloader; 0: never",
     ),
     "NETSPY_DOWNLOADER": Setting(
-        "auto",
+        "http11",
         'what fetches pages: "http11", "aiohttp" (Scrapy 2.19 or newer), or "auto", aiohttp where '
         "it is there",
     ),

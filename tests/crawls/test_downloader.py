@@ -58,13 +58,13 @@ def test_a_plain_project_keeps_what_it_has() -> None:
 
 @needs_aiohttp
 def test_who_gets_aiohttp() -> None:
-    """A project that asks for it, and a netspy spider as it comes."""
+    """Who asks for it: a project, or a netspy spider."""
     both = {"http": HANDLER, "https": HANDLER}
 
     assert handlers(PlainSpider, {"NETSPY_DOWNLOADER": "aiohttp"}) == both
     assert handlers(PlainSpider, {"NETSPY_DOWNLOADER": "auto"}) == both
-    assert handlers(Facade, {}) == both
-    assert handlers(Facade, {"NETSPY_DOWNLOADER": "http11"}) == {}
+    assert handlers(Facade, {"NETSPY_DOWNLOADER": "auto"}) == both
+    assert handlers(Facade, {}) == {}
 
 
 @needs_aiohttp
@@ -91,7 +91,7 @@ def test_a_scrapy_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(mw.ConfigError, match=r"NETSPY_DOWNLOADER = 'aiohttp'.*Scrapy 2\.19"):
         crawl(PlainSpider, {"NETSPY_DOWNLOADER": "aiohttp"})
-    assert handlers(Facade, {}) == {}
+    assert handlers(Facade, {"NETSPY_DOWNLOADER": "auto"}) == {}
 
 
 def test_a_missing_aiohttp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_missing_aiohttp_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(mw.ConfigError, match=r"pip install 'netspy-scrapy\[fast\]'"):
         crawl(PlainSpider, {"NETSPY_DOWNLOADER": "aiohttp"})
-    assert handlers(Facade, {}) == {}
+    assert handlers(Facade, {"NETSPY_DOWNLOADER": "auto"}) == {}
 
 
 @needs_aiohttp
@@ -111,7 +111,7 @@ def test_parts_that_changed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(mw.ConfigError, match=r"something is missing.*Gone"):
         crawl(PlainSpider, {"NETSPY_DOWNLOADER": "aiohttp"})
-    assert handlers(Facade, {}) == {}
+    assert handlers(Facade, {"NETSPY_DOWNLOADER": "auto"}) == {}
 
 
 @pytest.mark.parametrize("value", ["httpx", "", 1, None])

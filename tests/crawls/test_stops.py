@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from scrapy import signals
 
-from tests.crawling import dumped
+from netspy_scrapy import _scrapy
+from tests.crawling import PlainSpider, crawl, dumped, reason
 from tests.servers.browser import browser_settings
 from tests.stops import HOW, Process, stopped_crawl
 
@@ -280,6 +283,30 @@ def test_a_signal_at_the_very_start(site: Site, folder: Path, seconds: float) ->
     took, _, err = process.end(within=30)
 
     assert took < LIMIT, err[-3000:]
+
+
+class StopsTheStart:
+    """Stops the crawl while the signal that it starts is being sent, as Ctrl-C may."""
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+        crawler.signals.connect(self.started, signals.engine_started)
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> StopsTheStart:
+        return cls(crawler)
+
+    async def started(self) -> None:
+        _scrapy.keep(self._crawler, _scrapy.stop(self._crawler))
+        await asyncio.sleep(0.05)
+
+
+def test_a_stop_while_the_engine_starts(site: Site) -> None:
+    """Scrapy's engine runs only after that signal; a stop meanwhile is not lost."""
+    crawler = crawl(PlainSpider, {"EXTENSIONS": {StopsTheStart: 0}}, urls=(site.url("/page/1"),))
+
+    assert reason(crawler) == "shutdown"
+    assert site.log() == []
 
 
 @pytest.mark.parametrize(
