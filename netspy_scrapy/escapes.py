@@ -230,4 +230,5 @@ class Escapes:
             output = self.call(function, *args, **kwargs)
             return self.awaited(output) if inspect.iscoroutine(output) else self.output(output)
 
+        guarded.netspy_given = given  # type: ignore[attr-defined]  # for a dump before the call
         setattr(request, name, guarded)

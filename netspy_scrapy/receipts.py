@@ -55,8 +55,8 @@ class Receipt:
     """One page, from its first attempt until its outcome is safe."""
 
     __slots__ = (
-        "callbacks", "children", "is_passed_on", "is_returned", "lasting", "marks", "number",
-        "open", "parent", "replacement", "verdict",
+        "callbacks", "is_passed_on", "is_returned", "lasting", "marks", "number", "open", "parent",
+        "replacement", "verdict",
     )  # fmt: skip
 
     def __init__(self, number: int, parent: Receipt | None) -> None:
@@ -69,7 +69,6 @@ class Receipt:
         """Who asked about the present attempt."""
         self.lasting: list[Callable[[Verdict], None]] = []
         """Who asked about the page, whatever attempts it takes."""
-        self.children: list[Request] = []
         self.marks: list[tuple[Durable, int]] = []
         """What has to become durable after the engine is through with it."""
         self.replacement: Request | None = None
@@ -96,8 +95,6 @@ class Receipts:
     """
 
     def __init__(self, context: CrawlContext) -> None:
-        self.keep_children = False
-        """Whether copies of what each page yielded are kept until it is safe."""
         self.queue_is_durable = False
         """Whether what a page yielded outlives this process once it is pushed. Feeds, which end
         with the crawl, are trusted then as other pipelines are."""
@@ -166,11 +163,6 @@ class Receipts:
         while receipt is not None and not receipt.lasting:
             receipt = receipt.parent
         return receipt is not None
-
-    def children(self, request: Request) -> list[Request]:
-        """Return copies of the requests that *request* yielded, if ``keep_children`` is set."""
-        receipt = self._of(request)
-        return [] if receipt is None else receipt.children
 
     def __len__(self) -> int:
         """Return how many pages are not safe yet."""
@@ -267,7 +259,6 @@ class Receipts:
         receipt.is_passed_on = receipt.is_returned = False
         receipt.verdict = None
         receipt.callbacks = []
-        receipt.children = []
         self._under_way[request] = receipt
 
     def downloaded(self, request: Request, result: Any) -> None:
@@ -295,8 +286,6 @@ class Receipts:
                 self._replace(receipt, output)
             else:
                 self._parent = receipt
-                if self.keep_children:
-                    receipt.children.append(output.copy())
 
     def _yielded(self) -> None:
         self._parent = None

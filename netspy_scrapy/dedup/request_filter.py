@@ -16,6 +16,7 @@ from scrapy.utils.job import job_dir
 from scrapy.utils.request import referer_str
 
 from netspy_scrapy.dedup.bloom import KeyFilter, key_filter
+from netspy_scrapy.logs import shown, without_credentials
 from netspy_scrapy.settings import DedupSettings
 from netspy_scrapy.stats import FILTER_DEGRADED
 
@@ -145,8 +146,8 @@ class RequestFilter(BaseDupeFilter):
         if self._debug:
             logger.debug(
                 "Filtered duplicate request: %s (referer: %s)",
-                request,
-                referer_str(request),
+                shown(request),
+                without_credentials(referer_str(request) or "None", request),
                 extra={"spider": spider},
             )
         elif not self._logged:
@@ -154,7 +155,7 @@ class RequestFilter(BaseDupeFilter):
             logger.debug(
                 "Filtered duplicate request: %s - no more duplicates will be shown "
                 "(see DUPEFILTER_DEBUG to show all duplicates)",
-                request,
+                shown(request),
                 extra={"spider": spider},
             )
 

@@ -93,6 +93,7 @@ def callback_name(callback: Any, spider: Spider) -> str | None:
     A lambda or a closure gets the name it prints as, which a replay cannot find: it says so, and
     the line stays.
     """
+    callback = getattr(callback, "netspy_given", callback)  # it is guarded, and about to be called
     if callback is None or isinstance(callback, str):
         return callback
     function = getattr(callback, "wrapped", callback)

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 #: one batch for so long.
 _SINK_GRACE = 1.0
 _SINK_HANGS = 1.5
-#: Seconds after NETSPY_STOP_TIMEOUT at which a sink is given up though it is slow only.
+#: Seconds after NETSPY_STOP_TIMEOUT at which a sink is given up though it is slow only. Without
+#: such a time: seconds at one batch after which it counts as hanging.
 _SINK_TIMEOUT = 60.0
 #: Seconds between two looks at the sinks.
 _LOOK = 0.2
@@ -143,7 +144,9 @@ class Runtime:
             batcher.hurry()  # one that hangs hangs now, and not when all else is done
         if seconds > 0:
             self._later(seconds + _SINK_GRACE, self._give_up_hanging_sinks)
-        self._later(seconds + _SINK_TIMEOUT, self._give_up_sinks)
+            self._later(seconds + _SINK_TIMEOUT, self._give_up_sinks)
+        else:  # downloads take as long as they take, and need their sinks
+            self._later(_SINK_TIMEOUT, self._give_up_hanging_sinks)
 
     def _cut(self) -> None:
         count = self._context.politeness.cut()
@@ -157,8 +160,9 @@ class Runtime:
         """Dump what a sink holds that does not get on: nobody may be there to see it hang."""
         if not self._is_open:
             return
+        hangs = _SINK_HANGS if self._settings.stop_timeout > 0 else _SINK_TIMEOUT
         for batcher in self._context.intake.batchers:
-            if batcher.stalled >= _SINK_HANGS:
+            if batcher.stalled >= hangs:
                 self._give_up(batcher)
         self._later(_LOOK, self._give_up_hanging_sinks)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from netspy_scrapy.incremental.entry import Entry, digest_of
+if TYPE_CHECKING:
+    from netspy_scrapy.incremental.entry import Entry
 
 SKIP, FOLLOW, REPARSE = MODES = ("skip", "follow", "reparse")
 
@@ -162,11 +164,6 @@ def usable_date(modified: bytes | None, date: bytes | None) -> bytes | None:
     except (TypeError, ValueError):  # the site will make something of it, or send the page
         return modified
     return modified if age.total_seconds() >= _CLOCK_SECONDS else None
-
-
-def body_digest(policy: Policy, entry: Entry | None, answer: Answer, body: bytes) -> bytes | None:
-    """Return the digest of *body*, if the policy needs it."""
-    return digest_of(body) if policy.needs_digest(entry, answer) else None
 
 
 def _etag_changed(entry: Entry | None, answer: Answer) -> bool:

@@ -155,7 +155,6 @@ class Store:
         """What was looked up ahead and not asked for yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._opening: asyncio.Task[int] | None = None
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._trouble: set[str] = set()

@@ -95,6 +95,8 @@ class Batcher:
         self.mark = 0
         self.stuck: list[tuple[_Group, Refused]] = []
         """Rows that could be neither stored nor dumped, tried once more at the close."""
+        self._has_lost = False
+        """Whether rows are lost: the mark says nothing of them, and does not rise any more."""
         self.tables: dict[str, Counter[str]] = {}
         """Rows by table: stored, refused, dumped, lost."""
         self.is_given_up = False
@@ -223,6 +225,7 @@ class Batcher:
             again = [group for group, _ in self.stuck]
             self.stuck = []
             await self._alone(self._write_again(again))
+            self._raise_mark(self.accepted)
         if self.stuck:
             self._lose([(group, next(iter(reasons.values()))) for group, reasons in self.stuck])
 
@@ -245,7 +248,11 @@ class Batcher:
     async def _write_again(self, groups: list[_Group]) -> None:
         self._writing = groups
         while self._writing:
-            await self._write(self._writing[0], again=True)
+            try:
+                await self._write(self._writing[0], again=True)
+            except Exception as exc:
+                logger.exception("%s: a batch ended in a fault of its own", self.name)
+                self._keep_unwritten(self._writing[:1], exc)
             self._writing = self._writing[1:]
             self._moved = time.monotonic()
 
@@ -273,6 +280,7 @@ class Batcher:
 
     def _lose(self, groups: list[tuple[_Group, str]]) -> None:
         """Say which rows are neither stored nor dumped, and why the sink did not store them."""
+        self._has_lost = True
         self._count_all([group for group, _ in groups], keys.ROWS_LOST, "lost")
         for group, reason in groups:
             labels = "; ".join(row.label for row in group.rows[:20])
@@ -293,14 +301,11 @@ class Batcher:
     def give_up(self) -> int:
         """Dump all that is held, do not wait for the sink any more, return how many rows it was."""
         self.is_given_up = True
-        held = bool(self._writing or self._groups or self.stuck)
         rows = self.dump_now()
         self._rows = self._bytes = 0
         if self._task is not None:
             self._task.cancel()
-        if rows or not held:  # else they are lost
-            self.mark = self.accepted
-            self._on_mark()
+        self._raise_mark(self.accepted)
         return rows
 
     def _record(self, group: _Group, row: Row, reason: str) -> ItemRecord:
@@ -374,12 +379,29 @@ class Batcher:
                 self._rows_in_flight -= len(part.rows)
                 self._bytes_in_flight -= sum(row.weight for row in part.rows)
                 self._release()
-            if not self.stuck:
-                self.mark = number
-                self._on_mark()
+            self._raise_mark(number)
+        except Exception as exc:
+            self._keep_unwritten(self._writing, exc)
+            raise
         finally:
             self._rows_in_flight = self._bytes_in_flight = 0
             self._release()
+
+    def _raise_mark(self, number: int) -> None:
+        """Note that every row up to *number* is durable, unless some are stuck or lost."""
+        if not self.stuck and not self._has_lost:
+            self.mark = number
+            self._on_mark()
+
+    def _keep_unwritten(self, groups: list[_Group], exc: Exception) -> None:
+        """Hold rows that a fault of ours left unwritten, as those that cannot be dumped are held.
+
+        Some of the first group may be stored already: twice is better than not at all.
+        """
+        why = f"{type(exc).__name__}: {exc}"
+        self.stuck += [(group, dict.fromkeys(range(len(group.rows)), why)) for group in groups]
+        if groups:
+            self._on_stuck()
 
     async def _leave_out_duplicates(self, groups: list[_Group], ask: Ask) -> None:
         """Ask the item filter once for all rows, and take out those that it knows."""

@@ -69,7 +69,6 @@ class Intake:
         self._reread: frozenset[BasePipeline] | None = None
         if item_filter is not None:
             crawler.signals.connect(self._abandoned, signals.item_dropped)
-            crawler.signals.connect(self._abandoned, signals.item_error)
         crawler.signals.connect(self._spider_opened, signals.spider_opened)
         crawler.signals.connect(self._item_error, signals.item_error)
 
@@ -137,7 +136,10 @@ class Intake:
                 self._dump(row, reason, sink.path)
 
     def _abandoned(self) -> None:
-        """Settle for the sinks that will not see an item: a pipeline between dropped it."""
+        """Settle for the sinks that will not see an item: a pipeline between dropped it.
+
+        After an error they are not spared: the dump settles for them.
+        """
         row = _current.get()
         if row is not None and row.settlement is not None:
             row.settlement.abandon()
@@ -192,7 +194,9 @@ class Intake:
         except BaseException as exc:  # noqa: BLE001 - pre_to_db is the user's
             self._refuse(item, self._context().escapes.failure(exc))
             return None
-        filtered = self._filter if isinstance(item, Item) else None
+        owed = self._owed(row)
+        # What no sink stores is never settled, and would be pending for ever.
+        filtered = self._filter if isinstance(item, Item) and owed else None
         mark = b""
         if filtered is not None:
             mark = fingerprint(row.table, row.data, row.unique_keys, update=update)
@@ -200,8 +204,6 @@ class Intake:
                 self._stats.inc_value(keys.ITEMS_DUPLICATE)
                 return None
             filtered.reserve(mark)
-        owed = self._owed(row)
-        if filtered is not None:
             row.settlement = Settlement(
                 owed,
                 lambda stored: filtered.record(mark) if stored else filtered.release(mark),
@@ -312,6 +314,8 @@ class Intake:
         for path in dict.fromkeys(row.route):
             if any(sink.path == path for sink in self._sinks):
                 continue
+            if row.settlement is not None:
+                row.settlement.handed += 1
             sink = self._extra.get(path)
             if sink is None:
                 try:
@@ -320,8 +324,6 @@ class Intake:
                     reason = f"item.pipelines names {path!r}, which cannot be used: {exc}"
                     self._dump(row, reason, path)
                     continue
-            if row.settlement is not None:
-                row.settlement.handed += 1
             self._wait_for(sink.take(row))
 
     def _load_extra(self, path: str) -> BasePipeline:

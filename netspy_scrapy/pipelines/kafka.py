@@ -205,7 +205,8 @@ class KafkaPipeline(BasePipeline):
                 outcome.refuse([position], _text_of(error))
             else:
                 late[position] = error
-        self._is_up = not late
+        # A fatal error leaves no producer, whatever it says of its messages.
+        self._is_up = not late and self._producer is not None
         if late:
             first = next(iter(late.values()))
             # The error of the connection says more than "timed out", which follows from it.

@@ -147,5 +147,8 @@ def _stable(value: Any) -> str:
 
 
 def _short(value: Any, width: int = 60) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as exc:  # noqa: BLE001 - a user's class; a log line must not cost rows
+        text = f"<{type(value).__name__}, whose repr() raised {type(exc).__name__}>"
     return text if len(text) <= width else text[: width - 3] + "..."

@@ -12,10 +12,20 @@ import pytest
 import scrapy
 
 import netspy_scrapy as mw
-from netspy_scrapy.escapes import as_exception, in_thread
+from netspy_scrapy.dumps.requests import callback_name
+from netspy_scrapy.escapes import Escapes, as_exception, in_thread
 from netspy_scrapy.exceptions import EscapedError
 from netspy_scrapy.pipelines.base import BasePipeline
-from tests.crawling import MEMORY, PlainSpider, crawl, dumped, netspy_stats, reason, rows
+from tests.crawling import (
+    MEMORY,
+    PlainSpider,
+    crawl,
+    dumped,
+    idle_crawler,
+    netspy_stats,
+    reason,
+    rows,
+)
 
 
 class OwnError(BaseException):
@@ -268,6 +278,21 @@ def test_the_main_thread_ends_before_the_crawl(site: Any, folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell them apart")
+def test_a_request_whose_callback_is_about_to_be_called_can_be_dumped() -> None:
+    """A process that ends just then dumps the callback's own name, with which it is replayed."""
+    crawler = idle_crawler()
+    spider = crawler.spider = Raises.from_crawler(crawler)
+    named = scrapy.Request("http://a.test/1", callback=spider.function, errback=spider.failed)
+    unnamed = scrapy.Request("http://a.test/2")
+    for request in (named, unnamed):
+        Escapes(crawler)._guard_next_call(request, "callback")
+    Escapes(crawler)._guard_next_call(named, "errback")
+
+    assert callback_name(named.callback, spider) == "function"
+    assert callback_name(named.errback, spider) == "failed"
+    assert callback_name(unnamed.callback, spider) is None
+
+
 def test_a_cancellation_passes() -> None:
     """A task that the loop cancels is cancelled; a CancelledError out of the blue is a failure."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,8 @@ import scrapy
 from scrapy.exceptions import DropItem
 
 import netspy_scrapy as mw
+from netspy_scrapy.context import CrawlContext
+from netspy_scrapy.dumps.items import ItemDump
 from tests.crawling import (
     MEMORY,
     MemorySink,
@@ -430,6 +433,8 @@ def test_a_sink_that_recovers_at_the_close_loses_nothing(site: Any, folder: Path
     crawler = run(site, [{"n": 1}], settings)
 
     assert rows(crawler) == [("items", {"n": 1})]
+    batcher = crawler.get_item_pipeline(Recovers).batcher
+    assert batcher.mark == batcher.accepted == 1
 
 
 def test_a_slow_sink_bounds_memory(site: Any) -> None:
@@ -516,6 +521,63 @@ def test_water_mark_rises_after_the_write(site: Any) -> None:
     assert batcher.accepted == batcher.mark == 10
 
 
+class Obscure:
+    """A value that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("detached")
+
+
+def test_a_value_that_cannot_be_shown_costs_its_row_alone(site: Any) -> None:
+    """The log names rows by their values; one whose repr() raises does not cost the batch."""
+
+    class Refuses(MemorySink):
+        def save_items(self, table: str, items: list[dict[str, Any]]) -> Any:
+            super().save_items(table, [one for one in items if one["n"] != 1])
+            return {n: "no" for n, one in enumerate(items) if one["n"] == 1}
+
+    crawler = run(
+        site,
+        [{"value": Obscure(), "n": 1}, {"value": 2, "n": 2}, news("a", n=3)],
+        {"ITEM_PIPELINES": {Refuses: 1}},
+    )
+
+    assert sorted(row["n"] for _, row in rows(crawler)) == [2, 3]
+    assert [line["data"]["n"] for line in dumped(ITEMS)] == [1]
+
+
+def test_a_fault_of_ours_loses_no_rows(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a fault left unwritten count as stuck: they are tried again, and not forgotten."""
+    append, calls = ItemDump.append, itertools.count()
+
+    def failing(self: Any, records: Any) -> list[str]:
+        if next(calls) == 0:
+            raise RuntimeError("a fault")
+        return append(self, records)
+
+    monkeypatch.setattr(ItemDump, "append", failing)
+    crawler = run(site, [news("a", bad=1), {"n": 2}], {"ITEM_PIPELINES": {SecondSink: 1}})
+    batcher = crawler.get_item_pipeline(SecondSink).batcher
+
+    assert crawler.__dict__["_second"] == [{"n": 2}]
+    assert [line["data"] for line in dumped(ITEMS)] == [{"url": "a", "bad": 1}]
+    assert batcher.mark == batcher.accepted == 2
+
+
+def test_what_no_sink_stores_is_not_remembered(site: Any) -> None:
+    """An item that names no sink keeps no equal one from being stored, nor memory for ever."""
+    nowhere = news("a")
+    nowhere.pipelines = []
+    crawler = run(site, [nowhere, news("a")], MEMORY)
+    alone = run(site, [news("a")], {"ITEM_PIPELINES": {Foreign: 1}})
+
+    assert [row for _, row in rows(crawler)] == [{"url": "a"}]
+    for one in (crawler, alone):
+        item_filter = CrawlContext.of(one).item_filter
+        assert item_filter is not None
+        assert item_filter.pending == 0
+
+
 # Pipelines of the project's own ------------------------------------------------------------------
 class Picky:
     """Raises at the items that are marked."""
@@ -557,6 +619,24 @@ def test_an_item_at_which_another_pipeline_raises_is_dumped(
     assert all("ValueError: it is sour" in line["reason"] for line in lines)
     stored = sorted(row["n"] for _, row in rows(crawler))
     assert stored == ([0, 2, 3] if "first" in owed else [0, 1, 2, 3])
+
+
+def test_an_item_that_one_sink_owes_after_an_error_may_come_again(site: Any) -> None:
+    """What one sink stored and another did not, for a pipeline raised, is not remembered."""
+
+    class Again(Yields):
+        async def parse(self, request: Any, response: Any) -> Any:
+            yield news("a", sour=1)
+            await asyncio.sleep(0.5)
+            yield news("a")
+
+    pipelines = {MemorySink: 300, Picky: 350, SecondSink: 400}
+    settings = {"ITEM_PIPELINES": pipelines, "BUFFER_FLUSH_INTERVAL": 0.05}
+    crawler = crawl(Again, settings, page=site.url("/page/1"))
+
+    assert [row for _, row in rows(crawler)] == [{"url": "a", "sour": 1}, {"url": "a"}]
+    assert crawler.__dict__["_second"] == [{"url": "a"}]
+    assert [line["data"] for line in dumped(ITEMS)] == [{"url": "a", "sour": 1}]
 
 
 def test_a_duplicate_at_which_a_pipeline_raises_is_no_row(site: Any) -> None:

@@ -428,29 +428,6 @@ def test_children_that_the_filter_knows(site: Any) -> None:
     assert len(told(crawler)) == 8
 
 
-def test_children_are_kept_when_asked(site: Any) -> None:
-    """Copies of what a page yielded are there when it is safe, as they were yielded."""
-    kept: dict[str, list[str]] = {}
-
-    class Keeps(Remembers):
-        def __init__(self, crawler: Any) -> None:
-            super().__init__(crawler)
-            self.receipts.keep_children = True
-
-        def process_request(self, request: Any) -> None:
-            def tell(verdict: Verdict) -> None:
-                children = self.receipts.children(request)
-                kept[request.url.rpartition("/")[2]] = [one.url for one in children]
-
-            self.receipts.on_safe(request, tell)
-
-    run(Tree, {"DOWNLOADER_MIDDLEWARES": {Keeps: 50}}, urls=(site.url("/page/1"),))
-
-    assert kept["1"] == [site.url(f"/page/1{n}") for n in range(3)]
-    assert kept["10"] == [site.url("/page/10?leaf")]
-    assert kept["10?leaf"] == []
-
-
 class Keeps:
     """Asks for the outcome of the requests that start() yields, whatever attempts they take."""
 

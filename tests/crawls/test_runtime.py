@@ -238,6 +238,38 @@ def test_a_slow_sink_is_not_given_up(site: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.timed
+def test_sinks_of_a_crawl_that_may_take_its_time(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With NETSPY_STOP_TIMEOUT = 0 sinks store what comes however late; one that hangs ends."""
+    monkeypatch.setattr("netspy_scrapy.extensions.runtime._SINK_TIMEOUT", 0.5)
+
+    class Stores(BasePipeline):
+        def save_items(self, table: str, items: Any) -> Any:
+            return True
+
+    class Hangs(BasePipeline):
+        def save_items(self, table: str, items: Any) -> Any:
+            threading.Event().wait()
+
+    class Late(Items):
+        async def parse(self, response: Any) -> Any:
+            await asyncio.sleep(1.5)
+            yield {"url": response.url}
+
+    settings = {
+        "ITEM_PIPELINES": {Stores: 300, Hangs: 400}, "SPIDER_MAX_RUNTIME": 0.3,
+        "NETSPY_STOP_TIMEOUT": 0,
+    }  # fmt: skip
+    crawler = crawl(Late, settings, urls=(site.url("/page/1"),))
+    stats = netspy_stats(crawler)
+
+    assert reason(crawler) == "max_runtime"
+    assert stats["netspy/rows/Stores/stored"] == 1
+    assert stats["netspy/rows/Hangs/dumped"] == 1
+
+
+@pytest.mark.timed
 def test_max_runtime(site: Any) -> None:
     """SPIDER_MAX_RUNTIME closes the crawl with a reason of its own, also during a long rest."""
     site.set("/busy", status=429, headers={"Retry-After": "50"})

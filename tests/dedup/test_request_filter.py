@@ -172,20 +172,24 @@ def test_the_scheduler_uses_it():
             True,
             [
                 "<GET http://site.test/1> (referer: None)",
-                "<GET http://site.test/2> (referer: http://a.test)",
+                "<GET http://site.test/2> (referer: http://a.test/)",
             ],
         ),
     ],
 )
 def test_log(caplog, debug, expected):
-    """The first duplicate is logged, with DUPEFILTER_DEBUG each with its referer; all count."""
+    """The first duplicate is logged, with DUPEFILTER_DEBUG each with its referer; all count.
+
+    Without the user and password of either URL.
+    """
     crawler = make_crawler(DUPEFILTER_DEBUG=debug)
     requests = RequestFilter.from_crawler(crawler)
     caplog.set_level(logging.DEBUG, "netspy_scrapy")
     caplog.clear()
 
-    requests.log(page(1), crawler.spider)
-    requests.log(page(2).replace(headers={"Referer": "http://a.test"}), crawler.spider)
+    requests.log(page(1).replace(url="http://me:pw@site.test/1"), crawler.spider)
+    headers = {"Referer": "http://me:pw@a.test/"}
+    requests.log(page(2).replace(headers=headers), crawler.spider)
 
     messages = [one.getMessage() for one in caplog.records if one.name.startswith("netspy_scrapy")]
     assert len(messages) == len(expected)

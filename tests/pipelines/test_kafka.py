@@ -12,13 +12,14 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from netspy_scrapy.exceptions import (
     ConfigError,
     PipelineError,
     SinkUnavailableError,
 )
+from netspy_scrapy.pipelines.documents import Outcome
 from netspy_scrapy.pipelines.kafka import KafkaPipeline
 from tests.pipelines.offering import away, offer, offer_until_taken, opened
 from tests.pipelines.values import odd_values
@@ -240,3 +241,16 @@ def test_bad_settings(name, value) -> None:
         opened(KafkaPipeline, {name: value})
 
     assert "geheim" not in str(info.value)
+
+
+def test_a_producer_that_is_done_for_is_replaced():
+    """After a fatal error the next batch has a producer of its own, whatever refused the rows."""
+    sink = opened(KafkaPipeline, {"KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}, **QUICK)
+    sink._producer = None  # as after a fatal error
+    outcome = Outcome()
+    error = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    sink._settle("news", {0: (b"{}", None)}, {0: error}, outcome)
+
+    assert list(outcome.refused) == [0]
+    assert "127.0.0.1:1" in str(away(sink, "news", [{"n": 1}]))
+    assert sink._producer is not None
