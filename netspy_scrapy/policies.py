@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -20,6 +21,18 @@ SETTING = "NETSPY_DOMAIN_POLICIES"
 
 #: Domains whose policy is kept at hand.
 _CACHED = 10_000
+
+_PORT = re.compile(r":\d+$")  # of [::1]:80 too
+
+
+def slot_of(slots: Mapping[str, Any], domain: str) -> dict[str, Any]:
+    """Return the DOWNLOAD_SLOTS entry of *domain* (a netloc), or of its host; empty: there is none.
+
+    >>> slot_of({"[::1]": {"delay": 1}}, "[::1]:80")
+    {'delay': 1}
+    """
+    found = slots.get(domain) or slots.get(_PORT.sub("", domain)) or {}
+    return dict(found)
 
 
 @dataclass(frozen=True)

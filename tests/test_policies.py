@@ -6,7 +6,7 @@ import pytest
 from scrapy.settings import Settings
 
 from netspy_scrapy.exceptions import ConfigError
-from netspy_scrapy.policies import SETTING, DomainPolicies, DomainPolicy
+from netspy_scrapy.policies import SETTING, DomainPolicies, DomainPolicy, slot_of
 from netspy_scrapy.settings import PolitenessSettings
 
 
@@ -196,3 +196,13 @@ def test_many_domains_are_not_kept():
         given.of(f"{n}.example")
 
     assert given.of.cache_info().currsize == 10_000
+
+
+def test_a_slot_of_a_host_counts_for_its_ports() -> None:
+    """DOWNLOAD_SLOTS by netloc counts first, then by host; an IPv6 address is a host too."""
+    slots = {"a.test": {"delay": 1}, "a.test:81": {"delay": 2}, "[::1]": {"delay": 3}}
+
+    found = [slot_of(slots, name).get("delay") for name in ("a.test", "a.test:80", "a.test:81")]
+    assert found == [1, 1, 2]
+    assert slot_of(slots, "[::1]:80") == slot_of(slots, "[::1]") == {"delay": 3}
+    assert slot_of(slots, "[::2]:80") == {}

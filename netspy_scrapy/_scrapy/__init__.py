@@ -31,6 +31,7 @@ from netspy_scrapy._scrapy.reactor import (
     shutdown_handlers,
 )
 from netspy_scrapy._scrapy.requests import become, set_body, set_meta, set_url, shallow_copy
+from netspy_scrapy.policies import slot_of
 from netspy_scrapy.stats import EXIT_STATUS
 
 if TYPE_CHECKING:
@@ -499,7 +500,7 @@ class _ByHost(dict[str, Any]):
     """DOWNLOAD_SLOTS, in which a host name stands for all its ports."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        return super().get(key) or super().get(key.partition(":")[0], default)
+        return slot_of(dict(self), key) or default
 
 
 def slot_delay(crawler: Crawler, key: str, *, with_start: bool) -> float | None:

@@ -89,6 +89,8 @@ class ResponseCache:
         self._unwritten: list[Draft] = []
         self._bytes = 0
         self._dropped: set[int] = set()
+        self._undropped: set[int] = set()
+        """Entries that could not be deleted; they go along with the next write."""
         self._discarded: WeakSet[Request] = WeakSet()
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -336,13 +338,15 @@ class ResponseCache:
         loop = asyncio.get_running_loop()
         while self._unwritten or self._dropped or self._ambient.found:
             batch, self._unwritten, self._bytes = self._unwritten, [], 0
-            dropped, self._dropped = self._dropped, set()
+            dropped, self._dropped = self._dropped | self._undropped, set()
             found, self._ambient.found = self._ambient.found, []
             try:
                 await loop.run_in_executor(self._threads, self._write, batch, dropped, found)
             except Exception as exc:  # noqa: BLE001 - a full disk, a lock, a damaged file
                 self._trouble("written", exc, max(1, len(batch)))
+                self._undropped = dropped
                 continue
+            self._undropped = set()
             if batch:
                 self._context.stats.inc_value(keys.CACHE_STORED, len(batch))
             for one in batch:

@@ -35,6 +35,7 @@ from netspy_scrapy.domains import Pace, domain_of
 from netspy_scrapy.downloadermiddlewares.robots import RobotsMiddleware
 from netspy_scrapy.exceptions import RobotsDeniedError
 from netspy_scrapy.http.agents import USER_AGENTS
+from netspy_scrapy.policies import slot_of
 from netspy_scrapy.robots import CRAWL_DELAY_MAX, MAX_SIZE, Robots, origin_of
 from netspy_scrapy.settings import PolitenessSettings, RobotsSettings, deciding
 from netspy_scrapy.spiders.air import AirSpider
@@ -427,7 +428,7 @@ class _Site:
         if getattr(self._crawl.polite.policies.of(self._domain), key) is not None:
             return "NETSPY_DOMAIN_POLICIES"
         slots = self._crawl.polite.slots
-        slot = slots.get(self._domain) or slots.get(self._domain.partition(":")[0]) or {}
+        slot = slot_of(slots, self._domain)
         return "DOWNLOAD_SLOTS" if slot.get(key) is not None else setting
 
 

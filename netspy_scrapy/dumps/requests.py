@@ -200,14 +200,19 @@ class RequestDump:
         self._append_now(lines)
         return held, count
 
+    def _lose(self, lines: list[str], why: str) -> None:
+        self.problem = why
+        self.is_broken = True
+        self._stats.inc_value(keys.REQUESTS_LOST, len(lines))
+        logger.error("LOST: %d requests could not be written: %s", len(lines), why)
+
     def _append_now(self, lines: list[str]) -> None:
         if not lines:
             return
         try:
             self._file.append(lines)
         except DumpError as exc:
-            self._stats.inc_value(keys.REQUESTS_LOST, len(lines))
-            logger.error("LOST: %d requests: %s", len(lines), exc)  # noqa: TRY400
+            self._lose(lines, str(exc))
             return
         self._stats.inc_value(keys.REQUESTS_DUMPED, len(lines))
 
@@ -229,12 +234,10 @@ class RequestDump:
         try:
             await in_thread(self._file.append, lines)
         except DumpError as exc:
-            self.problem = str(exc)
-            self.is_broken = True
-            self._stats.inc_value(keys.REQUESTS_LOST, len(lines))
-            logger.error(  # noqa: TRY400 - the message says it all
-                "LOST: %d failed requests could not be written: %s", len(lines), exc
-            )
+            self._lose(lines, str(exc))
+        except Exception as exc:
+            self._lose(lines, f"{type(exc).__name__}: {exc}")
+            logger.exception("A fault in writing %s", self.path)
         else:
             self.problem = None
             self._stats.inc_value(keys.REQUESTS_DUMPED, len(lines))

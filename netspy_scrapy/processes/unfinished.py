@@ -78,7 +78,8 @@ def dump(
             line, _ = encode_line_lossy(record)
         except Exception:
             lost += 1
-            logger.exception("LOST: a task that cannot be dumped: %.200s", data.decode("latin-1"))
+            # Not what it holds: a URL may have a password in it.
+            logger.exception("LOST: a task of %d bytes cannot be dumped", len(data))
         else:
             lines.append(line)
     try:

@@ -10,7 +10,7 @@ from scrapy.utils.misc import load_object
 
 from netspy_scrapy.domains import Pace
 from netspy_scrapy.exceptions import ConfigError
-from netspy_scrapy.policies import DomainPolicies
+from netspy_scrapy.policies import DomainPolicies, slot_of
 from netspy_scrapy.processes.share import Share
 from netspy_scrapy.settings.reading import (
     deciding,
@@ -169,19 +169,19 @@ class PolitenessSettings:
         return self.share.of(domain, min(whole or self.total, self.total))
 
     def _concurrency_of(self, domain: str) -> int:
-        slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
+        slot = slot_of(self.slots, domain)
         policy = self.policies.of(domain)
         return int(_first(policy.concurrency, slot.get("concurrency"), self.pace.concurrency))
 
     def slot_delay_of(self, domain: str) -> float:
         """Return the delay that Scrapy gives a new slot of *domain*."""
-        slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
+        slot = slot_of(self.slots, domain)
         return float(slot.get("delay", self.pace.delay))
 
     def pace_of(self, domain: str) -> Pace:
         """Return the pace of *domain*: its policy, else its DOWNLOAD_SLOTS entry, else all's."""
         pace = self.pace
-        slot = self.slots.get(domain) or self.slots.get(domain.partition(":")[0]) or {}
+        slot = slot_of(self.slots, domain)
         policy = self.policies.of(domain)
         jitter = slot.get("jitter")
         if jitter is None and "randomize_delay" in slot:

@@ -16,6 +16,7 @@ from scrapy.spiders import CrawlSpider, Rule
 
 import netspy_scrapy as mw
 from netspy_scrapy.cache.answers import manner_of
+from netspy_scrapy.cache.crawl import ResponseCache
 from netspy_scrapy.cache.entries import Entry
 from netspy_scrapy.cache.file import _COLUMNS, FILE, CacheFile
 from netspy_scrapy.cache.listing import use_by_domain
@@ -815,6 +816,36 @@ def test_given_up_pages_are_asked_for_in_the_next_run(site: Any, outcome: str) -
 
     assert sent(site, Blocked, seeds=seeds, blocked=False)[1] == ["/page/1"]
     assert sent(site, Blocked, seeds=seeds, blocked=False)[1] == []
+
+
+def test_an_entry_that_cannot_be_deleted_is_deleted_with_the_next_write(
+    site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that refuses once does not bring back a page that the spider gave up."""
+    write = ResponseCache._write
+    refused: list[set[int]] = []
+
+    def refuse_once(self: Any, batch: Any, dropped: set[int], found: Any) -> None:
+        if dropped and not refused:
+            refused.append(dropped)
+            raise OSError(28, "No space left on device")
+        write(self, batch, dropped, found)
+
+    class Blocked(Netspy):
+        blocked = True
+
+        def parse(self, request: Any, response: Any) -> Any:
+            if self.blocked and response.url.endswith("/1"):
+                raise mw.NotRetryError("blocked")
+            yield {"url": response.url}
+
+    monkeypatch.setattr(ResponseCache, "_write", refuse_once)
+    monkeypatch.setattr("netspy_scrapy.cache.crawl._WRITE_AFTER", 0.05)
+    slow = [site.url("/page/1"), site.url("/slow?ms=900")]
+    sent(site, Blocked, seeds=slow)
+
+    assert refused
+    assert sent(site, Blocked, seeds=slow[:1], blocked=False)[1] == ["/page/1"]
 
 
 def test_a_callback_that_raises_has_its_page_fetched_again(site: Any) -> None:

@@ -17,7 +17,7 @@ import netspy_scrapy as mw
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.pipelines.base import BasePipeline
 from netspy_scrapy.receipts import Verdict
-from tests.crawling import MEMORY, MemorySink, PlainSpider, crawl, rows
+from tests.crawling import MEMORY, MemorySink, PlainSpider, crawl, netspy_stats, rows
 
 D, X, F = Verdict.DONE, Verdict.DROPPED, Verdict.FAILED
 
@@ -587,3 +587,25 @@ def test_lasting_callbacks(site: Any, path: str, verdict: Verdict) -> None:
 
     assert [verdict for _, verdict, _ in crawler.told] == [verdict]
     assert len(CrawlContext.of(crawler).receipts) == 0
+
+
+class Faulty(PlainSpider):
+    """Its pages fail for good, and its dump with them."""
+
+    def parse(self, response: Any) -> Any:
+        raise AssertionError
+
+
+def test_a_fault_of_the_dump_itself_is_counted(
+    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever the dump of requests raises: the lines are counted as lost, and named so."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr("netspy_scrapy.dumps.files.DumpFile.append", fail)
+    crawler = crawl(Faulty, urls=(site.url("/status/404"),))
+
+    assert netspy_stats(crawler)["netspy/requests/lost"] == 1
+    assert "LOST: 1 requests could not be written: RuntimeError: no such thing" in caplog.text
