@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netspy_scrapy import stats as keys
@@ -43,17 +47,41 @@ def _of_dumps(stats: dict[str, Any], context: CrawlContext) -> Iterator[str]:
     if dumped := rows(stats, keys.ROWS_DUMPED):
         path = context.dump_settings.item_path
         yield (
-            f"{counted(dumped, 'row')} in {path}: netspy-retry --items stores "
+            f"{counted(dumped, 'row')} in {path}: "
+            f"netspy-retry --items{_spider(context, for_settings=True)} stores "
             f"{'it' if dumped == 1 else 'them'}"
         )
     if requests := stats.get(keys.REQUESTS_DUMPED, 0):
         path = context.dump_settings.request_path
         yield (
-            f"{counted(requests, 'request')} in {path}: netspy-retry --requests fetches "
+            f"{counted(requests, 'request')} in {path}: "
+            f"netspy-retry --requests{_spider(context, for_settings=False)} fetches "
             f"{'it' if requests == 1 else 'them'}"
         )
     if lost := stats.get(keys.REQUESTS_LOST):
         yield f"{counted(lost, 'failed request')} could not be written to the dump"
+
+
+def _spider(context: CrawlContext, *, for_settings: bool) -> str:
+    """Return the option that has a replay find the spider, where it needs one.
+
+    Requests need the file of a spider that no project has. Rows need the spider's own settings
+    (*for_settings*): without them they would go where the project's settings say.
+    """
+    cls = context.crawler.spidercls
+    modules = context.crawler.settings.getlist("SPIDER_MODULES")
+    in_project = any(f"{cls.__module__}.".startswith(f"{one}.") for one in modules)
+    if for_settings and not (cls.custom_settings or getattr(cls, "__custom_setting__", None)):
+        return ""
+    if in_project:
+        return f" --spider {shlex.quote(cls.name)}" if for_settings else ""
+    path = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if path is None:
+        return ""
+    file = Path(path)
+    with contextlib.suppress(OSError, ValueError):  # the folder is gone, the file is elsewhere
+        file = file.resolve().relative_to(Path.cwd())
+    return f" --spider {shlex.quote(str(file))}"
 
 
 def _of_filters(stats: dict[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ class Run:
     reason: str
     elapsed: float
     parts: Sequence[Part]
+    target: str = ""
+    """The spider's name in the project, or its file."""
     item_path: str = ""
     """The dump files."""
     request_path: str = ""
@@ -155,12 +158,13 @@ def _rests(domains: dict[str, dict[str, Any]]) -> list[str]:
 def _steps(run: Run, record: dict[str, Any]) -> list[str]:
     """Return what went wrong or is left, and what helps."""
     steps = []
+    spider = f" --spider {shlex.quote(run.target)}" if run.target else ""
     sinks = {sink: _sum_of(tables) for sink, tables in record.get("sinks", {}).items()}
     if rows := sum(one.get("dumped", 0) for one in sinks.values()):
-        steps.append(f"{counted(rows, 'row')} in {run.item_path}: netspy-retry --items")
+        steps.append(f"{counted(rows, 'row')} in {run.item_path}: netspy-retry --items{spider}")
     if requests := record.get("requests_dumped", 0) + run.dumped:
         steps.append(
-            f"{counted(requests, 'request')} in {run.request_path}: netspy-retry --requests"
+            f"{counted(requests, 'request')} in {run.request_path}: netspy-retry --requests{spider}"
         )
     if record.get("dedup_degraded"):
         steps.append("the item filter was down for a while: rows may be stored twice")

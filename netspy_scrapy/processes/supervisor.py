@@ -228,6 +228,7 @@ class Supervisor:
             parts=[
                 one.part() for one in sorted(self._workers, key=lambda one: (one.number, one.place))
             ],
+            target=self._plan.target,
             item_path=dump.item_path,
             request_path=dump.request_path,
             notes=self._notes,

@@ -65,7 +65,7 @@ def test_what_it_says_of_a_crawl(site: Any) -> None:
     assert re.search(rf"localhost:{site.port} \d 1 0 0 0 \u2013", said)
     assert f"{one} 3 0 1 1 1 1 s 0" in said
     assert "MemorySink items 3 0 0" in said
-    assert "netspy-retry --requests fetches them" in said
+    assert "netspy-retry --requests --spider " in said
     assert re.search(r"Half of \d pages within [\d.]+ m?s", said)
     assert "secret" not in text
     assert "user:" not in text

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
+import types
 from typing import Any
 
 import pytest
 import scrapy
+from scrapy.settings import Settings
 
 import netspy_scrapy as mw
 from netspy_scrapy.extensions import runtime
+from netspy_scrapy.extensions.next_steps import next_steps
 from netspy_scrapy.pipelines.base import BasePipeline
 from tests.crawling import MemorySink, PlainSpider, crawl
 
@@ -21,6 +25,11 @@ class Refuses(BasePipeline):
 
     def save_items(self, table: str, items: list[dict[str, Any]]) -> dict[int, str]:
         return {n: "odd" for n, item in enumerate(items) if item["n"] % 2}
+
+
+#: What replays what a spider of this file left.
+ITEMS = f"netspy-retry --items --spider {__file__}"
+REQUESTS = f"netspy-retry --requests --spider {__file__}"
 
 
 class Shop(mw.AirSpider):
@@ -72,8 +81,8 @@ def test_the_line_for_programs(site: Any, caplog: Any) -> None:
         },
         "exit_status": 0, "findings": {"rows_dumped": 3, "requests_failed": 1},
         "next_steps": [
-            "3 rows in failed_items.jsonl: netspy-retry --items stores them",
-            "1 request in failed_requests.jsonl: netspy-retry --requests fetches it",
+            f"3 rows in failed_items.jsonl: {ITEMS} stores them",
+            f"1 request in failed_requests.jsonl: {REQUESTS} fetches it",
         ],
         "incremental": {},
     }  # fmt: skip
@@ -113,8 +122,8 @@ def test_the_block_for_people(site: Any, caplog: Any) -> None:
         "  Refuses: rows 2 stored, 3 refused, 3 dumped",
         "    items: 2 stored, 2 refused, 2 dumped",
         "    books: 0 stored, 1 refused, 1 dumped",
-        "  ! 3 rows in failed_items.jsonl: netspy-retry --items stores them",
-        "  ! 1 request in failed_requests.jsonl: netspy-retry --requests fetches it",
+        f"  ! 3 rows in failed_items.jsonl: {ITEMS} stores them",
+        f"  ! 1 request in failed_requests.jsonl: {REQUESTS} fetches it",
     ]
 
 
@@ -184,6 +193,38 @@ def test_rows_that_a_hung_sink_held(site: Any, caplog: Any, monkeypatch: Any) ->
     assert "  Hangs: rows 0 stored, 0 refused, 1 dumped  (items)" in block(caplog)
     assert "  ! 1 row in failed_items.jsonl: netspy-retry --items stores it" in block(caplog)
     assert record(caplog)["sinks"] == {"Hangs": {"items": {"dumped": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("modules", "own", "items", "requests"),
+    [
+        (["shop.spiders"], {}, "--items", "--requests"),
+        (["shop.spiders"], {"SQLITE_PATH": "a.db"}, "--items --spider books", "--requests"),
+        ([], {}, "--items", "--requests --spider books.py"),
+        ([], {"SQLITE_PATH": "a.db"}, "--items --spider books.py", "--requests --spider books.py"),
+    ],
+)
+def test_the_commands_find_the_spider(
+    monkeypatch: Any, tmp_path: Any, modules: list[str], own: Any, items: str, requests: str
+) -> None:
+    """They work as they are printed, and store rows where the spider would."""
+    module = types.ModuleType("shop.spiders.books")
+    module.__file__ = str(tmp_path / "books.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    cls = type("Books", (scrapy.Spider,), {"name": "books", "custom_settings": own})
+    cls.__module__ = module.__name__
+    settings = Settings({"SPIDER_MODULES": modules})
+    context: Any = types.SimpleNamespace(
+        crawler=types.SimpleNamespace(spidercls=cls, settings=settings),
+        dump_settings=types.SimpleNamespace(item_path="i.jsonl", request_path="r.jsonl"),
+    )
+    stats = {"netspy/rows/Sink/dumped": 2, "netspy/requests/dumped": 1}
+
+    assert next_steps(stats, context, {}) == [
+        f"2 rows in i.jsonl: netspy-retry {items} stores them",
+        f"1 request in r.jsonl: netspy-retry {requests} fetches it",
+    ]
 
 
 def block(caplog: Any) -> list[str]:

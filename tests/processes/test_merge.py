@@ -31,6 +31,7 @@ RUN = Run(
         Part(2, "2b", "stopped", True, record(2, 0.25, sinks=False)),
         Part(3, "3", "was killed by SIGKILL", False, {}),
     ],
+    target="my shop.py",
     item_path="items.jsonl",
     request_path="requests.jsonl",
     dumped=7,
@@ -68,8 +69,8 @@ def test_the_block_for_people() -> None:
     assert "    a.example: 3 rests, 4 s" in lines
     assert "  SqlitePipeline: rows 13 stored, 0 refused, 3 dumped" in lines
     assert lines[-7:] == [
-        "  ! 3 rows in items.jsonl: netspy-retry --items",
-        "  ! 10 requests in requests.jsonl: netspy-retry --requests",
+        "  ! 3 rows in items.jsonl: netspy-retry --items --spider 'my shop.py'",
+        "  ! 10 requests in requests.jsonl: netspy-retry --requests --spider 'my shop.py'",
         "  ! something",
         "  process 1: 5 pages, stopped",
         "  ! process 2: 3 pages, was killed by SIGKILL",
