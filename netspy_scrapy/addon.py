@@ -130,7 +130,7 @@ _CONCURRENT_ITEMS = 4
 _NEAR = 0.77
 
 #: Our own sinks, by the name in path and class.
-_SINKS = ("Console", "Csv", "Sqlite")
+_SINKS = ("Console", "Csv", "Elasticsearch", "Kafka", "Mongo", "Mysql", "Postgres", "Sqlite")
 
 #: Settings whose value Scrapy's own component needs under Scrapy's name.
 _MIRRORED = ("SPIDER_MAX_RETRY_TIMES", "REQUEST_TIMEOUT", "SPIDER_THREAD_COUNT", "ROBOTS_OBEY",
@@ -463,7 +463,7 @@ def _pipeline(one: Any) -> Any:
     except (ImportError, NameError, ValueError) as exc:
         known = [f"netspy_scrapy.pipelines.{name.lower()}.{name}Pipeline" for name in _SINKS]
         near = get_close_matches(str(one), known, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = f" (did you mean {near[0]}?)" if near and near[0] != one else ""
         allowed = f"the path of a class that can be imported{hint}; {exc}"
         raise ConfigError("ITEM_PIPELINES", one, allowed) from exc
 

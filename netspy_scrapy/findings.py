@@ -15,7 +15,7 @@ NOTHING_STORED: Final = "nothing_stored"
 #: What may be found, and what it means.
 FINDINGS: Final[dict[str, str]] = {
     SINK_FAILED: "rows could be neither stored nor dumped",
-    NOTHING_STORED: "pages came, and no row was stored",
+    NOTHING_STORED: "no row was stored",
     "rows_dumped": "rows are in FAILED_ITEM_PATH",
     "requests_failed": "requests that failed are in FAILED_REQUEST_PATH",
     "requests_unfinished": "requests that were still queued are in FAILED_REQUEST_PATH",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from urllib.parse import urlsplit
 
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess
+from scrapy.downloadermiddlewares.robotstxt import RobotsTxtMiddleware
 from scrapy.exceptions import UsageError
 
 from netspy_scrapy.commands.console import Console
 from netspy_scrapy.commands.spiders import spiders_of_project
 from netspy_scrapy.context import CrawlContext
 from netspy_scrapy.dumps.files import DumpFile
+from netspy_scrapy.logs import counted
 from netspy_scrapy.receipts import Verdict
 from netspy_scrapy.settings import read_text
 from netspy_scrapy.spidermiddlewares.replay import ReplayOrder
@@ -153,13 +156,13 @@ class RequestCommand:
         done, dropped, failed = (
             self._verdicts[one] for one in (Verdict.DONE, Verdict.DROPPED, Verdict.FAILED)
         )
-        text = f"replayed {done + dropped + failed} of {total} requests: {done} done"
+        text = f"replayed {done + dropped + failed} of {counted(total, 'request')}: {done} done"
         if dropped:
             text += f", {dropped} dropped"
         if failed:
             text += f", {failed} failed again (new lines in {self._shown})"
         if left:
-            text += f"; {left} lines left in {self._shown}"
+            text += f"; {counted(left, 'line')} left in {self._shown}"
         return text
 
 
@@ -187,12 +190,15 @@ class Probe:
                 waiting[site] += 1
                 urls.setdefault(site, url)
         answers: dict[str, str | int] = {}
+        # A site without an answer is what the probe is to find: no traceback of its robots.txt.
+        logging.getLogger(RobotsTxtMiddleware.__module__).setLevel(logging.CRITICAL)
         process = AsyncCrawlerProcess(self._settings_of_probe())
         process.crawl(_ProbeSpider, urls=urls, answers=answers)
         process.start()
         for site, count in waiting.most_common():
             answer = answers.get(site, "robots.txt forbids to ask")
-            self._console.conclude(f"{site}: {answer} ({count} requests wait)")
+            waits = counted(count, "request waits", "requests wait")
+            self._console.conclude(f"{site}: {answer} ({waits})")
         well = [one for one in answers.values() if isinstance(one, int) and one < 500]  # noqa: PLR2004
         return 0 if len(well) == len(urls) else _LEFT
 

@@ -141,11 +141,12 @@ _README: Final = """# {name}
 A Scrapy project with [netspy_scrapy](https://github.com/netspy-scrapy/netspy-scrapy).
 
 ```bash
-scrapy crawl {name}            # run a spider
-scrapy netspy-doctor           # what the add-on does here
-netspy-create -s news          # a new spider, in {name}/spiders
-netspy-create -i news          # a new item, in {name}/items
-netspy-retry --items           # store what could not be stored
+scrapy crawl {name}  # run a spider
+scrapy netspy-doctor  # what the add-on does here
+netspy-create -s news  # a new spider, in {name}/spiders
+netspy-create -i news  # a new item, in {name}/items
+netspy-retry --requests  # fetch what failed
+netspy-retry --items  # store what could not be stored
 ```
 """
 

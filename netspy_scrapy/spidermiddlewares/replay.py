@@ -18,6 +18,7 @@ from netspy_scrapy.dumps.codec import decode_line
 from netspy_scrapy.dumps.files import DumpFile
 from netspy_scrapy.dumps.revive import revive
 from netspy_scrapy.exceptions import DumpError
+from netspy_scrapy.logs import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -126,7 +127,8 @@ class ReplayMiddleware:
                 await asyncio.to_thread(self._claimed.put_back, others)
         if self._taken:
             logger.info(
-                "%d failed requests of earlier runs are fetched again", self._taken,
+                "%s of earlier runs %s fetched again",
+                counted(self._taken, "failed request"), "is" if self._taken == 1 else "are",
                 extra={"spider": self._crawler.spider},
             )  # fmt: skip
 
@@ -207,7 +209,8 @@ class ReplayMiddleware:
                 return
             if left:
                 logger.warning(
-                    "%d failed requests of earlier runs are still not done: kept in %s", left,
+                    "%s of earlier runs %s still not done: kept in %s",
+                    counted(left, "failed request"), "is" if left == 1 else "are",
                     self._context.dump_settings.request_path,
                     extra={"spider": self._crawler.spider},
                 )  # fmt: skip

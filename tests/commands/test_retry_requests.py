@@ -145,7 +145,7 @@ def test_limit_and_reason(site: Any) -> None:
 
     assert "replayed 2 of 2 requests: 2 done; 2 lines left" in limited.stdout
     assert left == [404, 503]
-    assert "replayed 1 of 1 requests: 1 done; 1 lines left" in rest.stdout
+    assert "replayed 1 of 1 request: 1 done; 1 line left" in rest.stdout
     assert [line["status"] for line in lines()] == [404]
     assert site.hits("/gone") == 1
 
@@ -160,9 +160,9 @@ def test_probe_only_asks(site: Any) -> None:
     site.set("/one", body=b"page")
     well = replay("--probe")
 
-    assert ill.stdout == f"127.0.0.1:{site.port}: 503 (1 requests wait)\n"
+    assert ill.stdout == f"127.0.0.1:{site.port}: 503 (1 request waits)\n"
     assert ill.returncode == 1
-    assert well.stdout == f"127.0.0.1:{site.port}: 200 (1 requests wait)\n"
+    assert well.stdout == f"127.0.0.1:{site.port}: 200 (1 request waits)\n"
     assert well.returncode == 0
     assert Path("failed_requests.jsonl").read_text() == before
     assert stored() == []
@@ -238,7 +238,7 @@ def test_a_project_finds_the_spiders_of_the_lines(site: Any) -> None:
     done = run("-m", "scrapy", "netspy-retry", "--requests")
 
     assert "1 lines stay: there is no spider 'third'; there are: first, second" in done.stderr
-    assert "replayed 2 of 2 requests: 2 done; 1 lines left" in done.stdout
+    assert "replayed 2 of 2 requests: 2 done; 1 line left" in done.stdout
     assert stored() == ["first", "second"]
     assert done.returncode == 1
 
@@ -332,7 +332,7 @@ def test_failed_requests_come_first(site: Any) -> None:
         file.write(json.dumps(other) + "\n")
     second = crawl()
 
-    assert "1 failed requests of earlier runs are fetched again" in second.stderr
+    assert "1 failed request of earlier runs is fetched again" in second.stderr
     assert stored().count("/one") == 2  # the line's, and that of start_requests
     assert lines() == [other]
     assert leftovers() == []
