@@ -1,10 +1,10 @@
 """Runs all checks: ``python3 tests/run.py``.
 
 The first time it makes a virtual environment with tox (``.tox/runner``); tox makes those of the
-checks: lint, types, the documentation site, and the tests on the oldest Scrapy and on the newest. Of
-the Pythons from 3.10 to 3.13 that are on this machine the oldest Scrapy gets the oldest, the newest
-the newest. ``tests/run.py -- -k dumps`` hands what follows ``--`` to pytest and leaves the other
-checks out.
+checks: lint, types, the documentation site, and the tests on the oldest Scrapy and on the newest.
+Of the Pythons from 3.10 to 3.13 that are on this machine the oldest Scrapy gets the oldest, the
+newest the newest. ``tests/run.py -- -k dumps`` hands what follows ``--`` to pytest and leaves the
+other checks out.
 """
 
 from __future__ import annotations
