@@ -624,7 +624,7 @@ def test_two_spiders_their_results_and_a_setting_file(site: Any, folder: Path) -
     assert done.returncode == 0, done.stderr
     titles = ["Page 0", "Page 1", "Page 2"]
     first, second = done.stdout.splitlines()
-    assert first == f"None {titles} 3"
+    assert first == f"0 {titles} 3"
     # httpx and Scrapy encode a space in params alike, as a plus, which the site leaves as it is.
     assert second == str(sorted([*titles, *(title.replace(" ", "+") for title in titles)]))
     lines = [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
