@@ -277,7 +277,6 @@ def test_the_main_thread_ends_before_the_crawl(site: Any, folder: Path) -> None:
     assert (folder / "rows.txt").exists()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell them apart")
 def test_a_request_whose_callback_is_about_to_be_called_can_be_dumped() -> None:
     """A process that ends just then dumps the callback's own name, with which it is replayed."""
     crawler = idle_crawler()
@@ -293,6 +292,7 @@ def test_a_request_whose_callback_is_about_to_be_called_can_be_dumped() -> None:
     assert callback_name(unnamed.callback, spider) is None
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 does not tell them apart")
 def test_a_cancellation_passes() -> None:
     """A task that the loop cancels is cancelled; a CancelledError out of the blue is a failure."""
 
