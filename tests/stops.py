@@ -174,7 +174,7 @@ class Process:
             out, err = self.process.communicate(timeout=within)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise AssertionError(self.process.communicate()[1][-3000:]) from None
+            raise AssertionError(self.process.communicate()[1][-9000:]) from None
         watching.join(within)
         return ended - begun, out, err
 

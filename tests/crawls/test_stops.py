@@ -269,6 +269,7 @@ def test_a_crawl_that_is_done_is_stopped_while_its_sink_hangs(site: Site, folder
     assert "Spider closed (finished)" in err
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("seconds", [0.0, 0.05, 0.15])
 def test_a_signal_at_the_very_start(site: Site, folder: Path, seconds: float) -> None:
     """A signal that comes before the crawl runs ends it too."""
